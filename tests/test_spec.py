@@ -9,7 +9,24 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.core.job import CostPhase, Input, Kind, Precision, Prefer, Requirements, RuleEffect
+from orchestrator.core import wire
+from orchestrator.core.job import (
+    CatchUp,
+    CostPhase,
+    Input,
+    Job,
+    Kind,
+    Mode,
+    NoticeKind,
+    Notify,
+    Overlap,
+    Precision,
+    Prefer,
+    Recurrence,
+    Requirements,
+    RuleEffect,
+    Window,
+)
 from orchestrator.errors import InputError, SpecError
 from orchestrator.spec import document, load, parse, schema
 from tests.fuzz.spec_fuzz import fuzz
@@ -23,7 +40,11 @@ JOBS = Path(__file__).resolve().parents[1] / "jobs"
 
 def test_the_bundled_jobs_validate() -> None:
     demo, full = load(JOBS / "graphmer_demo.yaml"), load(JOBS / "graphmer_50k.yaml")
-    assert demo.source == full.source == JOBS / "graphmer"
+    nightly = load(JOBS / "graphmer_nightly.yaml")
+    assert demo.source == full.source == nightly.source == JOBS / "graphmer"
+    assert nightly.job.work == full.job.work
+    assert nightly.job.schedule is not None
+    assert nightly.job.schedule.window == Window(22 * 60, 7 * 60)
     assert "demo" in demo.job.tags
     profile = demo.job.profile("cpu")
     assert profile is not None
@@ -219,8 +240,17 @@ name: again
         ({"inputs": "[{name: a, from: 'kaggle:x'}]"}, "inputs[0].from", ["kaggle:owner/dataset"]),
         ({"inputs": "[{name: a, from: x, sha256: abc}]"}, "inputs[0].sha256", ["64 hexadecimal"]),
         ({"image": "UPPER/case"}, "image", ["'UPPER/case'", "ghcr.io/owner/image:tag"]),
-        ({"schedule": "{cron: '0 1 * * *'}"}, "schedule", ["not supported yet"]),
-        ({"notify": "{on: [failed], url: env:X}"}, "notify", ["not supported yet"]),
+        ({"schedule": "{cron: '0 1 * * *', window: '22:00'}"}, "schedule.window", ["'22:00'", "22:00–07:00"]),
+        ({"schedule": "{cron: '0 1 * * *', window: '7:00-07:00'}"}, "schedule.window", ["two different"]),
+        ({"schedule": "{cron: '0 12 * * *', window: '22:00-07:00'}"}, "schedule.window", ["never fires"]),
+        ({"schedule": "{cron: '0 0 30 2 *'}"}, "schedule.cron", ["never fires", "no such date"]),
+        ({"schedule": "{cron: '@nightly'}"}, "schedule.cron", ["unknown nickname", "@daily"]),
+        ({"schedule": "{cron: '0 1 * * *', overlap: replace}"}, "schedule.overlap", ["mode: fresh"]),
+        ({"schedule": "{cron: '0 1 * * *', jitter: 5 weeks}"}, "schedule.jitter", ["'5 weeks'", "10m"]),
+        ({"notify": "{on: [], url: env:X}"}, "notify.on", ["given a list", "a list of done, failed"]),
+        ({"notify": "{on: [quota_low], url: env:X}"}, "notify.on[0]", ["'quota_low'", "done, failed"]),
+        ({"notify": "{on: [done], url: file:/etc/passwd}"}, "notify.url", ["not shown", "env:NAME"]),
+        ({"notify": "{on: [done]}"}, "notify.url", ["missing", "env:NAME"]),
     ],
 )  # fmt: skip
 def test_a_mistake_says_what_was_given_and_what_is_valid(
@@ -233,6 +263,14 @@ def test_a_mistake_says_what_was_given_and_what_is_valid(
         assert words in found.message
 
 
+def test_a_job_may_say_what_it_wants_told_and_where() -> None:
+    job = parse(
+        with_(notify="{on: [failed, moved, failed], url: env:NOTIFY_URL}").encode(), "job.yaml", None
+    ).job
+    assert job.notify == Notify((NoticeKind.FAILED, NoticeKind.MOVED), "env:NOTIFY_URL")
+    assert wire.decode(Job, wire.encode(job)) == job
+
+
 def test_schedule_and_notify_are_validated_besides() -> None:
     text = with_(
         schedule="{cron: '61 1 * *', timezone: Mars/Olympus, mode: x}",
@@ -240,12 +278,26 @@ def test_schedule_and_notify_are_validated_besides() -> None:
     )
     found = {each.path: each.message for each in mistakes(text)}
     assert set(found) == {
-        "schedule", "schedule.cron", "schedule.timezone", "schedule.mode",
-        "notify", "notify.on[0]", "notify.url",
+        "schedule.cron", "schedule.timezone", "schedule.mode",
+        "notify.on[0]", "notify.url",
     }  # fmt: skip
     assert "4 fields" in found["schedule.cron"]
-    assert "minute '61'" in found["schedule.cron"]
+    assert "'61 1 * *'" in found["schedule.cron"]
     assert "u:p" not in found["notify.url"]
+
+
+def test_a_schedule_is_read_with_all_its_values() -> None:
+    text = with_(
+        schedule="{cron: ' 0   1 * * MON-FRI', timezone: Europe/Berlin, mode: fresh, overlap: replace, "
+        "catch_up: all, jitter: 10m, window: 22:00 – 7:00}"
+    )
+    assert parse(text.encode(), "job.yaml", None).job.schedule == Recurrence(
+        "0 1 * * MON-FRI", "Europe/Berlin", Mode.FRESH, Overlap.REPLACE, CatchUp.ALL, 600.0,
+        Window(22 * 60, 7 * 60),
+    )  # fmt: skip
+    assert parse(with_(schedule="{cron: '@daily'}").encode(), "job.yaml", None).job.schedule == Recurrence(
+        "@daily"
+    )
 
 
 def test_no_message_grows_with_what_was_given() -> None:
@@ -429,7 +481,7 @@ def test_the_schema_is_one_and_catches_what_it_can() -> None:
 
 def test_the_schema_lists_what_it_cannot_express() -> None:
     told = schema()["description"]
-    for topic in ("global_batch", "phases", "placeholders", "source", "aliases", "not supported yet"):
+    for topic in ("global_batch", "phases", "placeholders", "source", "aliases"):
         assert topic in told
 
 

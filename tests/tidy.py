@@ -62,8 +62,8 @@ PROTOCOLS = (
     "orchestrator.stores.abandoned",
 )
 SPOKEN = (
-    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "session",
-    "wire", "wording",
+    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "schedule",
+    "session", "wire", "wording",
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
@@ -102,7 +102,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     ),
     # Packs the uplink for the controller, and is not shipped.
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
-    "orchestrator.spec": PURE,
+    "orchestrator.cron": ("orchestrator.core",),
+    "orchestrator.spec": (*PURE, "orchestrator.cron"),
+    "orchestrator.sending": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
@@ -115,6 +117,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.session",
         "orchestrator.uplink",
         "orchestrator.ledger",
+        "orchestrator.cron",
         "orchestrator.freeze.inputs",
         "orchestrator.freeze.packing",  # inputs on their way into a store
     ),
@@ -128,6 +131,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.freeze.inputs",
         "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
     ),
+    # Plays a recorded time with the market and the queue that the engine has.
+    "orchestrator.hindsight": (*PURE, "orchestrator.engine.market", "orchestrator.engine.queue"),
     "orchestrator.client": ("orchestrator",),
     # Presentation only: it asks the client, and of the core it knows values and how they are written.
     "orchestrator.cli": (
@@ -135,6 +140,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         DISK,
         "orchestrator.__version__",
         "orchestrator.client",
+        "orchestrator.cron",
         *(f"orchestrator.core.{part}" for part in SPOKEN),
     ),
     "orchestrator.__main__": ("orchestrator.cli",),

@@ -31,12 +31,16 @@ from orchestrator.core.event import (
     Released,
     Requeued,
     Retired,
+    Slept,
+    Slice,
     Started,
     StopRequested,
     Submitted,
     TurnedAway,
+    Unscheduled,
     Wished,
     Withdrawn,
+    Woken,
 )
 from orchestrator.core.lifecycle import TABLE, Awaited, Kind, Wish
 from orchestrator.core.order import Order, Outcome
@@ -122,4 +126,9 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
     Kind.REGAINED: lambda _record, _, at: Regained(at, (NASTY,)),
     Kind.ADOPTED: lambda record, _, at: Adopted(at, NASTY, record.generation + 1, (), record.adoptions + 1),
     Kind.MOVED: lambda record, _, at: Moved(at, "other", record.store),
+    Kind.WOKEN: lambda record, r, at: Woken(
+        at, r.choice([None, Slice(at), Slice(at, at + 60.0, at + 90.0)]), r.choice([None, record.job])
+    ),
+    Kind.SLEPT: lambda _record, r, at: Slept(at, NASTY, r.choice([None, at + 3600.0])),
+    Kind.UNSCHEDULED: lambda _record, _, at: Unscheduled(at),
 }

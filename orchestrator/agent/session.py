@@ -118,7 +118,7 @@ class Session:
         self._hide(Mask([*values.values(), *secrets_in(given or b""), *key_in(parcel or b"")]))
         self.report.beat("starting")
         order = self._read_order()
-        clocks = Clocks(self.clock, self.started, order.budget_seconds)
+        clocks = Clocks(self.clock, self.started, self._budget(order))
         self.report.clocks = clocks
         self.report.resume_step = order.resume_step if order.resume else None
         self.log.say(
@@ -157,6 +157,14 @@ class Session:
             return self.folder.take_secrets()
         except (OSError, ValueError) as error:
             raise Over(Outcome.CRASHED, f"secrets.json cannot be read: {error}") from error
+
+    def _budget(self, order: Order) -> float | None:
+        """Seconds from the start until the session must be over. A window closes however late it started."""
+        if order.leave_by is None:
+            return order.budget_seconds
+        passed = self.clock.elapsed() - self.started
+        left = max(0.0, order.leave_by - self.clock.now() + passed)
+        return left if order.budget_seconds is None else min(left, order.budget_seconds)
 
     def _take_store(self) -> bytes | None:
         try:

@@ -36,6 +36,7 @@ TIGHTENS = (
     "release",
     "cancel",
     "adopt",
+    "schedule",
 )  # listings change nothing
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 

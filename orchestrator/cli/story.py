@@ -31,12 +31,15 @@ from orchestrator.core.event import (
     Released,
     Requeued,
     Retired,
+    Slept,
     Started,
     StopRequested,
     Submitted,
     TurnedAway,
+    Unscheduled,
     Wished,
     Withdrawn,
+    Woken,
 )
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.notes import counted_text
@@ -46,7 +49,7 @@ from orchestrator.core.wording import count_text
 # Events that a live view shows at once; `why` tells the rest.
 NEWS = (
     Deferred, Assigned, ActionFailed, Withdrawn, StopRequested, Ended, CheckpointCorrupt, Noted, Wished, Held,
-    Released, Faulted, Regained, TurnedAway,
+    Released, Faulted, Regained, TurnedAway, Woken, Slept, Unscheduled,
 )  # fmt: skip
 _WISHES = {
     Wish.CANCEL: "to cancel the run",
@@ -78,8 +81,9 @@ def short_session(session: str) -> str:
 def event_text(event: Event) -> str:
     """One event in words."""
     match event:
-        case Submitted(job=job):
-            return f"submitted: {job.work.total:,} {job.work.unit}"
+        case Submitted(job=job, schedule=schedule, origin=origin):
+            by = f" by the schedule {schedule}, planned for {origin}" if schedule else ""
+            return f"submitted{by}: {job.work.total:,} {job.work.unit}"
         case Deferred(reason=reason, until=until, start=start):
             waits = "for a person" if start and until is None else _until(until)
             return f"waits {waits}: {reason}"
@@ -128,10 +132,27 @@ def event_text(event: Event) -> str:
             return reason
         case Moved(store=store, source=source):
             return f"its checkpoints are now in the store {store}, copied from {source}"
+        case Woken():
+            return _woken_text(event)
+        case Slept(reason=reason):
+            return reason
+        case Unscheduled():
+            return "its schedule was removed"
         case Regained(found=()):
             return "continues: what it awaited is there"
         case Regained(found=found):
             return f"continues: the config has the {' and the '.join(found)} again"
+
+
+def _woken_text(event: Woken) -> str:
+    edited = "" if event.job is None else ", as its schedule was edited"
+    if event.slice is None:
+        return f"awake: no window limits it any more{edited}"
+    return f"awake{_until_closing(event.slice.until)}{edited}"
+
+
+def _until_closing(closes: float | None) -> str:
+    return " for one session" if closes is None else f" until its window closes, {utc_text(closes)}"
 
 
 _ACTIONS = {

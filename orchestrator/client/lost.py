@@ -36,3 +36,25 @@ def sentence(what: str, runs: Sequence[str]) -> str:
     more = len(runs) - _NAMED
     named = ", ".join(runs[:_NAMED]) + (f" and {more:,} more" if more > 0 else "")
     return f"the config no longer has the {what}; these runs are held until it is back: {named}"
+
+
+def schedules(ledger: Ledger, config: Config) -> dict[str, str]:
+    """The schedules that need what the config no longer has → what that is, in words."""
+    platforms = frozenset(each.name for each in config.platforms)
+    stores = frozenset(each.name for each in config.stores)
+    found: dict[str, str] = {}
+    for each in ledger.schedules.all():
+        wanted = each.job.route.platforms
+        if each.store and each.store not in stores:
+            found[each.name] = f"store {each.store!r}"
+        elif wanted and not platforms.intersection(wanted):
+            found[each.name] = f"platform {' or '.join(map(repr, wanted))}"
+    return found
+
+
+def schedule_sentence(name: str, what: str) -> str:
+    """The warning about a schedule."""
+    return (
+        f"the config no longer has the {what}, which the schedule {name} needs: put it back, or submit the "
+        f"job again, or remove the schedule with `orchestrator schedule rm {name}`"
+    )

@@ -14,21 +14,25 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import controlling, interrupt, lost, planning, routing
+from orchestrator.client import controlling, deadlines, interrupt, lost, planning, routing
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
 from orchestrator.client.run import Run
 from orchestrator.client.wiring import Wired
+from orchestrator.core import bounds
 from orchestrator.core.event import Submitted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import AccessDenied, NoRoute, OrchestratorError
+from orchestrator.engine import depositing
+from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.files import open_log
+from orchestrator.freeze import inputs, packing
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
@@ -60,25 +64,30 @@ class Submission:
 
 
 def submit(
-    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool
-) -> Submission:
+    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool,
+    deadline: str | float | None = None,
+) -> Submission:  # fmt: skip
     """See `Client.submit`."""
     client.home.tighten()
     wired = client.wired()
+    due = deadlines.due(deadline, client.clock.now(), wired.config.timezone)
     parsed = planning.parse(wired, job, platforms)
-    warnings = _warnings(wired)  # before anything is recorded, because it finds mistakes in the config
+    if parsed.job.schedule is not None:
+        raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
+    warnings = config_warnings(wired)  # before anything is recorded, because it finds mistakes in the config
     with client.ledgers.made() as ledger:
         with _alone(client.home) if unless_running else contextlib.nullcontext():
             run = _running(ledger, parsed.job.name) if unless_running else None
             plan = None
             if run is None:
-                run, plan = _recorded(client, wired, ledger, parsed)
+                run, plan, unshared = _recorded(client, wired, ledger, parsed, due)
+                warnings += unshared
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
     return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
 
 
-def _warnings(wired: Wired) -> tuple[str, ...]:
+def config_warnings(wired: Wired) -> tuple[str, ...]:
     """What is wrong with the home store, as far as the config alone shows it."""
     trouble = encryption.key_trouble(wired.store(""))
     return (
@@ -102,17 +111,38 @@ def _running(ledger: Ledger, name: str) -> str | None:
     return next((found.run for found in ledger.summaries(active) if found.name == name), None)
 
 
-def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[str, Plan]:
+def _recorded(
+    client: Client, wired: Wired, ledger: Ledger, parsed: Parsed, deadline: float | None
+) -> tuple[str, Plan, tuple[str, ...]]:
+    """Returns the run's name, its plan, and warnings."""
     planning.check_secrets(wired, parsed.job)
     name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, client.clock.now()))
-    _check_route(route)
+    check_route(route)
     for secret in parsed.job.secrets:
         wired.secret(secret)
     frozen = planning.freeze(parsed, wired.folders.home)
     plan = planning.planned(wired, frozen, route, ledger)
-    _record(wired, ledger, Submitted(name, frozen.job, client.clock.now(), store=wired.config.home_store))
-    return name, plan
+    store, now = wired.config.home_store, client.clock.now()
+    event = Submitted(name, frozen.job, now, store=store, deadline=deadline)
+    warnings = _shared(wired, RunRecord(name, frozen.job, event.at)) if ledger.is_shared else ()
+    _record(wired, ledger, event)
+    return name, plan, warnings
+
+
+def _shared(wired: Wired, record: RunRecord) -> tuple[str, ...]:
+    """Puts into the home store what the run's sessions need, before a controller of another machine may want
+    to start one. Returns warnings."""
+    store, job, into = wired.store(""), record.job, wired.folders.inputs
+    try:
+        if sum(packing.size(Path(each.origin)) for each in job.inputs) <= bounds.INPUTS_BYTES_MAX:
+            inputs.stage(job.inputs, into)
+        return depositing.materials(store, record, wired.folders)
+    except (OrchestratorError, OSError) as error:
+        return (
+            f"what the job consists of could not be put into the store {wired.config.home_store}, so only a "
+            f"controller with this home can start it: {error}",
+        )
 
 
 def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:
@@ -142,7 +172,7 @@ def _is_recorded(ledger: Ledger, run: str) -> bool:
     return any(ledger.records([run]))
 
 
-def _check_route(route: Route) -> None:
+def check_route(route: Route) -> None:
     """Raises NoRoute if no offer can ever take the job, AccessDenied if a human must act first."""
     answer = verdict(route)
     told = [

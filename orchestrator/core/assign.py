@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.estimate import mean_time_to_failure
@@ -19,14 +20,16 @@ GIB = 1024**3
 PARKED_BUDGET_MIN = 0.8  # of the budget that a new order would have
 
 
-def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None) -> Order:
+def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None, now: float = 0.0) -> Order:
     """The order of the run's next session (generation + 1) on the chosen offer.
 
     It resumes at the newest accepted checkpoint. The budget is the session limit or the quota left, whichever
     is less, minus the margin (docs/decisions/008-budgets-and-quota-windows.md). Without either it is
-    `opens_seconds`: the time until another offer opens and the run may move.
+    `opens_seconds`: the time until another offer opens and the run may move. It ends with the window of the
+    run's schedule, if there is one; a slice without a window is one session, so it does not move.
     """
     job, offer = record.job, choice.offer
+    budget = budget_seconds(choice, opens_seconds if record.slice is None else None)
     profile = job.profile(offer.accelerator)
     assert profile is not None
     needed = job.requirements_on(catalogue[offer.accelerator].kind)
@@ -48,7 +51,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         steps_total=job.work.total,
         seed=job.seed,
         keep=job.checkpoint.keep,
-        budget_seconds=budget_seconds(choice, opens_seconds),
+        budget_seconds=slices.within(budget, record, offer, now),
         interval_seconds=job.checkpoint.interval_seconds,
         resume=resume.name if resume else None,
         resume_step=resume.ref.step if resume else 0,
@@ -67,6 +70,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         env=job.env,
         secrets=job.secrets,
         mean_time_to_failure=None if offer.lifetimes is None else mean_time_to_failure(offer),
+        leave_by=slices.leave_by(record, offer),
     )
 
 
@@ -99,6 +103,8 @@ def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float 
     traits, quota = choice.offer.traits, choice.offer.quota
     walls = (traits.session_seconds, quota.left_seconds if quota is not None else None)
     limits = [wall - traits.wall_margin_seconds for wall in walls if wall is not None]
+    if choice.stay_seconds is not None:
+        limits.append(choice.stay_seconds)
     return max(0.0, min(limits)) if limits else opens_seconds
 
 

@@ -12,6 +12,7 @@ from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
+from orchestrator.core.slices import began_late
 from orchestrator.core.wording import count_text
 
 CAPACITY_SECONDS = 15.0  # the first cooldown after "no capacity"; doubles with every strike
@@ -55,7 +56,7 @@ def closing(record: RunRecord, now: float) -> Closing:
         return Requeued(now, session.message, fruitless, cooldown=_capacity_cooldown(record, session, now))
     if session.outcome is Outcome.OUT_OF_MEMORY:
         return _after_out_of_memory(record, session, now, progressed)
-    if progressed or record.forgone:
+    if progressed or record.forgone or (session.outcome is Outcome.STOPPED and began_late(session)):
         return Requeued(now, session.message, fruitless)
     return _fruitless(record, session, now)
 

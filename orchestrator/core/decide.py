@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from orchestrator.core import slices
 from orchestrator.core.action import (
     Collect,
     Discard,
@@ -20,10 +21,11 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.assign import again, assign
 from orchestrator.core.checkpoint import CheckpointRef, superseded
+from orchestrator.core.choosing import plan_text
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.durable import is_durable
-from orchestrator.core.ending import ending, given_up, overdue, past_limit, unheard
+from orchestrator.core.ending import beyond_reach, ending, given_up, overdue, past_limit, unheard
 from orchestrator.core.event import (
     Assigned,
     Began,
@@ -36,11 +38,14 @@ from orchestrator.core.event import (
     Regained,
     Released,
     Retired,
+    Slept,
     Started,
     StopRequested,
     Withdrawn,
 )
+from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
+from orchestrator.core.needs import wanting
 from orchestrator.core.offer import UNDATED, Rejection, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
@@ -66,6 +71,14 @@ _BEFORE_THE_NEXT = frozenset(
 _BEFORE_TRAINING = frozenset({"starting", "probing", "fetching", "restoring"})  # states of the agent
 
 
+def conclude(record: RunRecord, inputs: Inputs) -> Decision:
+    """The next events and actions of any run: it may miss something in the config, or be held for an
+    unexpected error."""
+    if inputs.met:
+        return faulted(record, inputs.met, inputs.now)
+    return wanting(record, inputs.lacking, inputs.now) if inputs.lacking else decide(record, inputs)
+
+
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
     """The next events and actions of one run that misses nothing in the config. Never raises on any inputs;
     an illegal event is a bug."""
@@ -77,6 +90,7 @@ def decide(record: RunRecord, inputs: Inputs) -> Decision:
         take_report(draft, report)
     _read(draft)
     _grant_wish(draft)
+    _sleep(draft)
     _take_route(draft)
     _retire(draft)
     _want(draft)
@@ -98,6 +112,8 @@ def _read(draft: Draft) -> None:
     record = draft.record
     forgone = record.forgone or (record.discard and record.awaits is Awaited.OUTPUT)
     gone = "" if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
+    if watch is not None and draft.inputs.beyond and not gone:
+        gone = beyond_reach(draft.session, watch, draft.monotonic, draft.inputs.beyond)
     if gone or watch is None or watch.observation is None:
         _unread(draft, gone, forgone)
         return
@@ -198,16 +214,36 @@ def _let_go(draft: Draft, wish: Wish) -> None:
         draft.emit(Held(draft.now, "held on request"))
 
 
+def _sleep(draft: Draft) -> None:
+    """Between two slices of its schedule the run sleeps. Nothing is launched once its window has closed."""
+    record, now = draft.record, draft.now
+    if record.phase is Phase.PREPARING and slices.is_over(record, now):
+        draft.emit(Withdrawn(now, "its window closed before the launch"))
+        record = draft.record
+    given = record.slice
+    if record.phase is not Phase.QUEUED or given is None:
+        return
+    if not (record.asleep or slices.is_over(record, now)):
+        return
+    if given.gone:
+        draft.emit(Held(now, slices.orphaned(record)))
+    elif not (record.asleep and record.deferred):
+        until = given.next_at if given.next_at is not None and given.next_at > now else None
+        draft.emit(Slept(now, slices.sleeping(record, until), until))
+
+
 def _take_route(draft: Draft) -> None:
     record, route, now = draft.record, draft.inputs.route, draft.now
-    if record.phase is not Phase.QUEUED or route is None:
+    if record.phase is not Phase.QUEUED or route is None or record.asleep:
         return
     if record.until is not None and pausing(now, record.paused_at, record.until) and not record.deferred:
         draft.look_again_at = record.until  # a pause, whatever is on offer
         return
     if route.chosen is not None:
-        order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now)))
+        order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now), now))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
+        if (expected := plan_text(route, now)) and order != record.parked:
+            reason = f"{reason}; {expected}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
     kinds = {r.until.kind for r in route.rejections}

@@ -35,10 +35,27 @@ class Cooldown:
 
 
 @dataclass(frozen=True)
+class Slice:
+    """The time that a schedule gives a run, all in unix seconds. No session runs outside of it.
+
+    `planned`: the fire that began it. `until`: when its window closes; None: there is no window, and the
+    slice is over when a session has used its time. `next_at`: when the next slice is due, if that is known.
+    `gone`: the schedule was removed, so there is no next one.
+    """
+
+    planned: float
+    until: float | None = None
+    next_at: float | None = None
+    gone: bool = False
+
+
+@dataclass(frozen=True)
 class Submitted:
     """A new run. `store` is its home store for good, by its name in the config; empty in events of the first
     version. `group` is shared by runs that belong together, such as a sweep; `parameters` are this run's.
-    `schedule` is what submitted it; `origin` is when it was due, or where else it came from."""
+    `schedule` is what submitted it; `origin` is when it was due, or where else it came from. `slice`: it may
+    run only then, and otherwise sleeps; None: it may always run. `deadline`: when it should be done, in unix
+    seconds; None: whenever it is."""
 
     run: str
     job: Job
@@ -48,6 +65,8 @@ class Submitted:
     parameters: tuple[tuple[str, str], ...] = ()
     schedule: str = ""
     origin: str = ""
+    slice: Slice | None = None
+    deadline: float | None = None
     kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
 
 
@@ -339,9 +358,39 @@ class Moved:
     kind: Literal[Kind.MOVED] = Kind.MOVED
 
 
+@dataclass(frozen=True)
+class Woken:
+    """Its schedule gives the run its next slice; None: it may always run. `job`: what it trains from now on,
+    if its schedule was edited; the mathematics are the same."""
+
+    at: float
+    slice: Slice | None
+    job: Job | None = None
+    kind: Literal[Kind.WOKEN] = Kind.WOKEN
+
+
+@dataclass(frozen=True)
+class Slept:
+    """The run's slice is over, and it waits for the next one: `until` then, if that is known."""
+
+    at: float
+    reason: str
+    until: float | None = None
+    kind: Literal[Kind.SLEPT] = Kind.SLEPT
+
+
+@dataclass(frozen=True)
+class Unscheduled:
+    """The run's schedule was removed. When its slice is over it waits for a person, who may let it run
+    on."""
+
+    at: float
+    kind: Literal[Kind.UNSCHEDULED] = Kind.UNSCHEDULED
+
+
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
     | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
     | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained | TurnedAway
-    | Adopted | Moved
+    | Adopted | Moved | Woken | Slept | Unscheduled
 )  # fmt: skip

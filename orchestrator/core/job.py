@@ -204,6 +204,73 @@ class Input:
     sha256: str | None = None
 
 
+class Mode(StrEnum):
+    """What a fire of a schedule does."""
+
+    CONTINUE = "continue"  # the next slice of one growing run
+    FRESH = "fresh"  # a new run
+
+
+class Overlap(StrEnum):
+    """What a fire does while the schedule's earlier run is still under way."""
+
+    SKIP = "skip"  # nothing
+    QUEUE = "queue"  # its run is submitted once the earlier one is over
+    REPLACE = "replace"  # the earlier one is cancelled and keeps its checkpoints
+
+
+class CatchUp(StrEnum):
+    """Which of the fires that were missed while no controller ran are made up for."""
+
+    NONE = "none"
+    ONE = "one"
+    ALL = "all"
+
+
+@dataclass(frozen=True)
+class Window:
+    """Each day's time in which sessions may run, in minutes after local midnight. It may pass midnight."""
+
+    opens: int
+    closes: int
+
+
+@dataclass(frozen=True)
+class Recurrence:
+    """When a job is to run again. `cron` has five fields, or six with seconds first, in the time of
+    `timezone`. A fire may come up to `jitter_seconds` later than planned."""
+
+    cron: str
+    timezone: str = "UTC"
+    mode: Mode = Mode.CONTINUE
+    overlap: Overlap = Overlap.SKIP
+    catch_up: CatchUp = CatchUp.ONE
+    jitter_seconds: float = 0.0
+    window: Window | None = None
+
+
+class NoticeKind(StrEnum):
+    """What somebody may want to be told."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    MOVED = "moved"  # the run trains on another platform or accelerator than before
+    WAITING = "waiting"  # the run is queued until a person starts a machine
+    QUOTA_LOW = "quota_low"
+    SCHEDULE_MISSED = "schedule_missed"
+
+
+@dataclass(frozen=True)
+class Notify:
+    """What the job wants told, and where: `url` is a reference, `env:NAME`. The address itself is looked up
+    by the controller each time it sends, and recorded nowhere."""
+
+    on: tuple[NoticeKind, ...]
+    url: str
+
+
 DEFAULT = "default"
 
 
@@ -244,6 +311,8 @@ class Job:
     secrets: tuple[str, ...] = ()
     requirements_lock: str | None = None
     variants: tuple[tuple[str, Requirements], ...] = ()
+    schedule: Recurrence | None = None
+    notify: Notify | None = None
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:

@@ -75,6 +75,9 @@ class Kind(StrEnum):
     REGAINED = "regained"
     ADOPTED = "adopted"
     MOVED = "moved"
+    WOKEN = "woken"
+    SLEPT = "slept"
+    UNSCHEDULED = "unscheduled"
 
 
 P, K = Phase, Kind
@@ -88,6 +91,8 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.ADOPTED: P.HELD,
         K.HELD: P.HELD,
         K.CANCELLED: P.CANCELLED,
+        K.WOKEN: P.QUEUED,
+        K.SLEPT: P.QUEUED,
     },
     P.PREPARING: {
         K.PREPARED: P.LAUNCHING,
@@ -95,6 +100,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.WITHDRAWN: P.QUEUED,
         K.CORRUPT: P.PREPARING,
         K.ADOPTED: P.PREPARING,
+        K.WOKEN: P.PREPARING,
     },
     P.LAUNCHING: {
         K.LAUNCHED: P.LAUNCHING,
@@ -104,12 +110,14 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
         K.ADOPTED: P.LAUNCHING,
+        K.WOKEN: P.LAUNCHING,
     },
     P.RUNNING: {
         K.ACCEPTED: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
         K.ADOPTED: P.RUNNING,
+        K.WOKEN: P.RUNNING,
     },
     P.STOPPING: {
         K.BEGAN: P.STOPPING,
@@ -117,6 +125,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.ACCEPTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
         K.ADOPTED: P.STOPPING,
+        K.WOKEN: P.STOPPING,
     },
     P.COLLECTING: {
         K.STARTED: P.COLLECTING,
@@ -128,6 +137,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.CANCELLED: P.CANCELLED,
         K.HELD: P.HELD,
         K.ADOPTED: P.COLLECTING,
+        K.WOKEN: P.COLLECTING,
     },
     P.HELD: {
         K.ADOPTED: P.HELD,
@@ -136,7 +146,9 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.COMPLETED: P.DONE,  # adopted: it was over in the ledger that it comes from
         K.GAVE_UP: P.FAILED,
     },
-    P.DONE: {},
+    P.DONE: {
+        K.WOKEN: P.QUEUED,  # its schedule has more for it to do
+    },
     P.FAILED: {
         K.RELEASED: P.QUEUED,
     },
@@ -145,8 +157,8 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
 
 # Bookkeeping that may happen in any phase and never changes it: a user's wish, a note, checkpoints that
 # retention deleted, the end of a session that was given up as lost, a wait for a person and its end, another
-# home store.
-EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED, K.MOVED)
+# home store, the end of a run's schedule.
+EVERYWHERE = (K.WISHED, K.NOTED, K.RETIRED, K.CONFIRMED, K.FAULTED, K.REGAINED, K.MOVED, K.UNSCHEDULED)
 for _phase, _row in TABLE.items():
     _row.update(dict.fromkeys(EVERYWHERE, _phase))
 

@@ -26,7 +26,8 @@ class Order:
     """Everything a session must do, complete and journalled before anything starts.
 
     `command` has its placeholders filled. `secrets` are names; their values are sent separately.
-    `budget_seconds` counts from the agent's start; the agent must have left by then (None: no limit).
+    `budget_seconds` counts from the agent's start; the agent must have left by then (None: no limit). It must
+    also have left at `leave_by`, in unix seconds, however late it started: its schedule's window closes.
     `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
@@ -64,6 +65,7 @@ class Order:
     resume_sha256: str | None = None
     requirements_lock: str | None = None
     mean_time_to_failure: float | None = None
+    leave_by: float | None = None
 
 
 class Outcome(StrEnum):

@@ -5,6 +5,7 @@ Pure. Knows actions and their reports, but no readings, wishes or routes.
 
 from __future__ import annotations
 
+from orchestrator.core import slices
 from orchestrator.core.action import (
     Collect,
     Discard,
@@ -31,6 +32,7 @@ from orchestrator.core.event import (
     Prepared,
     Regained,
     Retired,
+    Slept,
     Started,
     TurnedAway,
     Withdrawn,
@@ -269,7 +271,12 @@ def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
 
 def _close(draft: Draft) -> None:
     """The last collect is done: the generation closes for good."""
+    session = draft.session
     draft.emit(closing(draft.record, draft.now))
+    record = draft.record
+    if record.phase is Phase.QUEUED and slices.ends_slice(record, session) and record.slice is not None:
+        until = record.slice.next_at
+        draft.emit(Slept(draft.now, slices.sleeping(record, until), until))
 
 
 def _failed(draft: Draft, report: Failed) -> None:

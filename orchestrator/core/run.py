@@ -34,12 +34,16 @@ from orchestrator.core.event import (
     Released,
     Requeued,
     Retired,
+    Slept,
+    Slice,
     Started,
     StopRequested,
     Submitted,
     TurnedAway,
+    Unscheduled,
     Wished,
     Withdrawn,
+    Woken,
 )
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Awaited, Phase, Wish, successor
@@ -65,7 +69,11 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
+    `deadline`: when it should be done, in unix seconds.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
+    `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
+    run waits for the next one, until `until` if that is known.
+    `place`: the platform and accelerator of the session that was last seen to run.
     """
 
     run: str
@@ -105,6 +113,10 @@ class RunRecord:
     parked: Order | None = None
     adoptions: int = 0
     adopted_by: str = ""
+    slice: Slice | None = None
+    asleep: bool = False
+    place: tuple[str, str] | None = None
+    deadline: float | None = None
 
     @property
     def standing(self) -> Phase:
@@ -144,6 +156,8 @@ def submit(event: Submitted) -> RunRecord:
         parameters=event.parameters,
         schedule=event.schedule,
         origin=event.origin,
+        slice=event.slice,
+        deadline=event.deadline,
     )
 
 
@@ -190,16 +204,24 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _adopted(record, event)
         case Moved():
             return replace(record, store=event.store)
+        case Woken():
+            return _woken(record, event)
+        case Slept():
+            return replace(record, asleep=True, until=event.until, paused_at=event.at, deferred=True,
+                           reason=event.reason, start="")  # fmt: skip
+        case Unscheduled():
+            given = None if record.slice is None else replace(record.slice, next_at=None, gone=True)
+            return replace(record, slice=given)
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
-            return replace(record, session=_session(record, began_at=event.at))
+            return replace(record, session=_session(record, began_at=event.at), place=_place(record))
         case StopRequested() | Ended():
             fault = record.fault if record.awaits is None else ""
             return replace(record, session=_session_after(record, event), awaits=None, fault=fault)
         case Started():
             session = _session(record, incarnation=event.incarnation, started_at=event.at)
-            return replace(record, session=session)
+            return replace(record, session=session, place=_place(record))
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -214,6 +236,14 @@ def _adopted(record: RunRecord, event: Adopted) -> RunRecord:
     if record.session is not None:
         return record
     return replace(record, reason=event.reason, until=None, deferred=False)
+
+
+def _woken(record: RunRecord, event: Woken) -> RunRecord:
+    """A pause that was set before it still holds; a wait for the next slice does not."""
+    record = replace(record, slice=event.slice, ended_at=None, job=event.job or record.job)
+    if not record.asleep:
+        return record
+    return replace(record, asleep=False, until=None, deferred=False, reason="")
 
 
 def _noted(record: RunRecord, text: str, times: int) -> RunRecord:
@@ -245,6 +275,11 @@ def _wish(record: RunRecord, event: Wished) -> Wish | None:
 def _session(record: RunRecord, **changes: object) -> Session:
     assert record.session is not None
     return replace(record.session, **changes)  # type: ignore[arg-type]
+
+
+def _place(record: RunRecord) -> tuple[str, str]:
+    assert record.session is not None
+    return record.session.order.platform, record.session.order.accelerator
 
 
 def _session_after(
@@ -345,7 +380,7 @@ def _closed(
         longest = None if wall is None else wall + session.traits.slack_seconds
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
                       session.traits.poll_seconds, left, session.assigned_at,
-                      session.traits.uplink, longest)  # fmt: skip
+                      session.traits.uplink, longest, session.traits.machine)  # fmt: skip
         strays = (*strays, stray)
         has_run = session.runs_since is not None or session.launched_at is not None
         if has_run and session.end_confirmed:
@@ -367,7 +402,9 @@ def _closed(
     if isinstance(event, Requeued):
         return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at)
     if isinstance(event, Released):
-        return replace(record, fruitless=0, cooldowns=(), ended_at=None)
+        given = None if record.slice is None or record.slice.gone else record.slice
+        return replace(record, fruitless=0, cooldowns=(), ended_at=None, slice=given,
+                       asleep=record.asleep and given is not None)  # fmt: skip
     if isinstance(event, Held):
         return replace(record, start_over=record.start_over or event.start_over)
     if isinstance(event, Withdrawn):

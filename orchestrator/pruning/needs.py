@@ -1,7 +1,8 @@
 """What the ledger's runs still need in the home. Read after the listing, and again before a removal.
 
-A run is in the ledger before anything for it is prepared, and a run that is over never comes back. So a thing
-that the newer of two readings does not need is not needed. Must never know the contents of the home.
+A run is in the ledger before anything for it is prepared, and a run that is over comes back only for a
+schedule, whose job is needed, too. So a thing that the newer of two readings does not need is not needed.
+Must never know the contents of the home.
 """
 
 from __future__ import annotations
@@ -31,8 +32,14 @@ def read(ledger: Ledger | None, *, keep: int, shared: str = "") -> Needs:
     }
     kept = newest_of_each_job(runs.values(), keep)
     wanted = (run for run in runs if not runs[run].over or run in kept)
-    content = frozenset(_content(ledger.records(wanted)))
-    return Needs(runs, content, kept, shared, next(iter(ledger.unreadable.values()), ""))
+    content = frozenset((*_content(ledger.records(wanted)), *_content_of_schedules(ledger)))
+    doubts = (*ledger.unreadable.values(), *ledger.schedules.unreadable().values())
+    return Needs(runs, content, kept, shared, next(iter(doubts), ""))
+
+
+def _content_of_schedules(ledger: Ledger) -> Iterator[tuple[Kind, str]]:
+    for schedule in ledger.schedules.all():
+        yield from _named(schedule.job.bundle, schedule.job.image, schedule.job.inputs)
 
 
 def _content(records: Iterable[RunRecord]) -> Iterator[tuple[Kind, str]]:

@@ -12,14 +12,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from zoneinfo import ZoneInfo
 
+from orchestrator import cron
 from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.job import Precision, Work
+from orchestrator.core.job import Precision, Recurrence, Work
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
 from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.rules import rule_problems
-from orchestrator.spec.schema import MICRO_BATCH_MAX
+from orchestrator.spec.schema import MICRO_BATCH_MAX, window_of
 
 _SUGGESTED_MAX = 8
 _REFERENCE = re.compile(
@@ -27,7 +28,6 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _PRECISIONS = tuple(precision.value for precision in Precision)
-_LATER = ("schedule", "notify")
 
 
 def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
@@ -42,8 +42,7 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
     yield from _command(tree.get("command"))
     yield from _inputs(tree, folder)
     yield from _paths(tree, folder)
-    yield from _zone(_at(tree, "schedule", "timezone"), ("schedule", "timezone"))
-    yield from (Problem((key,), "not supported yet; remove it") for key in _LATER if key in tree)
+    yield from _schedule(tree.get("schedule"))
 
 
 def zone_problem(name: str) -> str | None:
@@ -61,6 +60,23 @@ def _zone(name: object, path: Path) -> Iterator[Problem]:
     problem = zone_problem(name) if isinstance(name, str) and name else None
     if problem is not None:
         yield Problem(path, problem)
+
+
+def _schedule(given: object) -> Iterator[Problem]:
+    zone, line, window = _at(given, "timezone"), _at(given, "cron"), _at(given, "window")
+    yield from _zone(zone, ("schedule", "timezone"))
+    if _at(given, "overlap") == "replace" and _at(given, "mode") in (None, "continue"):
+        yield Problem(("schedule", "overlap"), "given replace, which would cancel the one run that `mode: "
+                                               "continue` grows; valid: skip, or mode: fresh")  # fmt: skip
+    if not isinstance(line, str) or cron.problem(line) is not None:
+        return
+    name = zone if isinstance(zone, str) and zone else "UTC"
+    times = window_of(window)
+    if times is None or not cron.knows(name):
+        return
+    if cron.never_meets_window(Recurrence(line, name, window=times)):
+        yield Problem(("schedule", "window"), f"given {shown(window)}, in which {shown(line)} never fires; "
+                                              "valid: a window with at least one fire")  # fmt: skip
 
 
 def _at(tree: object, *path: str) -> object:

@@ -16,18 +16,23 @@ from typing import Any
 from orchestrator.core.job import (
     DEFAULT,
     Best,
+    CatchUp,
     CheckpointPolicy,
     Claim,
     CostPhase,
     Input,
     Job,
     Keep,
+    Mode,
     Needs,
+    Overlap,
     Precision,
     Prefer,
     Profile,
+    Recurrence,
     Requirements,
     RouteWish,
+    Window,
     Work,
 )
 from orchestrator.errors import InputError
@@ -35,7 +40,14 @@ from orchestrator.spec import document
 from orchestrator.spec.checks import image_folder, is_path, job_problems
 from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
-from orchestrator.spec.schema import ClaimSection, JobSection, ProfileSection, RouteSection, WorkSection
+from orchestrator.spec.schema import (
+    ClaimSection,
+    JobSection,
+    ProfileSection,
+    RouteSection,
+    ScheduleSection,
+    WorkSection,
+)
 
 _OWN_REQUIREMENTS = ".orchestrator/requirements"
 
@@ -48,9 +60,10 @@ number comes first; a rule has exactly one of require, avoid and prefer and a pa
 source is needed unless image is given; source, requirements, path inputs and image folders exist; inputs
 come from a path, https, kaggle: or drive:; names of inputs, tags and secrets are given once; env names
 neither secrets nor ORCHESTRATOR_ variables, secrets none of the latter, and no word of command looks like a
-secret; dates, durations and image names are possible ones; numbers are finite; schedule and notify are not
-supported yet. The file is UTF-8, one document of at most 256 KiB and 24 levels, without anchors, aliases,
-tags, repeated keys and keys that are not text."""
+secret; dates, durations and image names are possible ones; numbers are finite; a schedule's cron line names
+dates that exist, its time zone is known, its window is not the whole day and has at least one fire, and
+overlap: replace needs mode: fresh. The file is UTF-8, one document of at most 256 KiB and 24 levels, without
+anchors, aliases, tags, repeated keys and keys that are not text."""
 
 
 @dataclass(frozen=True)
@@ -162,6 +175,8 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         without_progress=spec.retry.without_progress,
         env=tuple(sorted(spec.env.items())),
         secrets=tuple(spec.secrets),
+        schedule=None if spec.schedule is None else _recurrence(spec.schedule),
+        notify=spec.notify.build() if spec.notify is not None else None,
     )
     return _with(job, requirements)
 
@@ -193,6 +208,18 @@ def _route(route: RouteSection) -> RouteWish:
     precision = None if route.precision == "any" else Precision(route.precision)
     rules = build_rules(route.rules, "job")
     return RouteWish(Prefer(route.prefer), tuple(route.platforms), precision, route.finish_within, rules)
+
+
+def _recurrence(given: ScheduleSection) -> Recurrence:
+    return Recurrence(
+        " ".join(given.cron.split()),
+        given.timezone,
+        Mode(given.mode),
+        Overlap(given.overlap),
+        CatchUp(given.catch_up),
+        given.jitter or 0.0,
+        None if given.window is None else Window(*given.window),
+    )
 
 
 def _origin(origin: str, folder: Path | None) -> str:

@@ -13,12 +13,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
 
+from orchestrator import cron
 from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.job import DEFAULT, Kind, Precision
+from orchestrator.core.job import DEFAULT, Kind, Precision, Window
 from orchestrator.spec.document import shown
 from orchestrator.spec.fields import (
     COUNT_MAX,
+    DURATION_WORDS,
     NAME_WORDS,
     VARIABLE,
     Amount,
@@ -33,6 +35,7 @@ from orchestrator.spec.fields import (
     Whole,
 )
 from orchestrator.spec.mistakes import unknown
+from orchestrator.spec.notices import NotifySection
 from orchestrator.spec.rules import Rules
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
@@ -43,8 +46,7 @@ _VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no 
 _SHELL_WORDS = frozenset({"&&", "||", "|", ">", ">>", "<", ";", "&", "2>", "2>&1"})
 _TOLD_MAX = 8
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
-_CRON_FIELDS = (("minute", 0, 59), ("hour", 0, 23), ("day", 1, 31), ("month", 1, 12), ("weekday", 0, 7))
-_CRON_PIECE = re.compile(r"(?:\*|(\d{1,2})(?:-(\d{1,2}))?)(?:/(\d{1,2}))?")
+_WINDOW = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?[-–] ?([0-9]{1,2}):([0-9]{2})")
 
 
 def _split(value: Any) -> tuple[str, ...]:
@@ -100,18 +102,29 @@ def _date(value: str) -> str:
 
 
 def _cron(value: str) -> str:
-    fields = value.split()
-    mistakes = [] if len(fields) == 5 else [f"{len(fields)} fields given"]
-    for field, (name, low, high) in zip(fields, _CRON_FIELDS, strict=False):
-        for piece in field.split(","):
-            match = _CRON_PIECE.fullmatch(piece)
-            numbers = [int(n) for n in match.groups()[:2] if n] if match else []
-            inside = match and all(low <= n <= high for n in numbers) and numbers == sorted(numbers)
-            if not inside or (match and match[3] and int(match[3]) == 0):
-                mistakes.append(f"{name} {shown(piece)} is not {low}–{high}, *, a range or a step")
-    if mistakes:
-        raise ValueError(f"{_told(mistakes)}; valid: minute hour day month weekday, such as '0 1 * * *'")
+    wrong = cron.problem(value)
+    if wrong is not None:
+        raise ValueError(f"given {shown(value)}: {wrong}")
     return value
+
+
+def window_of(value: object) -> Window | None:
+    """The window that this text names; None if it names none."""
+    match = _WINDOW.fullmatch(value) if isinstance(value, str) else None
+    if match is None:
+        return None
+    opens_hour, opens_minute, closes_hour, closes_minute = map(int, match.groups())
+    if max(opens_hour, closes_hour) > 23 or max(opens_minute, closes_minute) > 59:
+        return None
+    opens, closes = opens_hour * 60 + opens_minute, closes_hour * 60 + closes_minute
+    return None if opens == closes else Window(opens, closes)
+
+
+def _window(value: Any) -> Any:
+    found = window_of(value)
+    if found is None:
+        raise AssertionError
+    return found.opens, found.closes
 
 
 def _rising(value: list[float]) -> list[float]:
@@ -134,13 +147,19 @@ Secret: dict[str, JsonValue] = {
     "writeOnly": True
 }  # JSON Schema's keyword for a secret: messages do not repeat the value
 SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
-SecretReference = Annotated[
-    str, Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$", json_schema_extra=Secret)
-]
 _ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "default"]}}
 EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Date = Annotated[str, AfterValidator(_date)]
+_WINDOW_WORDS = "a time of the day in which sessions may run, such as 22:00–07:00; two different times"
+DailyWindow = Annotated[
+    tuple[int, int],
+    BeforeValidator(_window),
+    WithJsonSchema({
+        "type": "string", "pattern": "^[0-9]{1,2}:[0-9]{2} ?[-–] ?[0-9]{1,2}:[0-9]{2}$",
+        "description": _WINDOW_WORDS,
+    }),
+]  # fmt: skip
 
 
 _REQUIREMENTS_WORDS = "a requirements file, relative to this file, or a mapping of such files"
@@ -279,19 +298,24 @@ class RetrySection(Section):
 
 
 class ScheduleSection(Section):
-    cron: Annotated[str, AfterValidator(_cron)] = Field(description="text: five fields such as '0 1 * * *'")
+    cron: Annotated[str, AfterValidator(_cron)] = Field(
+        description="text: minute hour day month weekday, such as '0 1 * * *'; six fields if seconds come "
+        "first; or @hourly, @daily, @weekly, @monthly, @yearly"
+    )
     timezone: Text = Field(default="UTC", description="a time zone such as Europe/Berlin")
-    mode: Literal["continue", "fresh"] = Field(default="continue", description="continue or fresh")
-    overlap: Literal["skip", "queue"] = Field(default="skip", description="skip or queue")
-
-
-class NotifySection(Section):
-    on: list[Literal["done", "failed", "cancelled", "held"]] = Field(
-        min_length=1, description="a list of done, failed, cancelled, held"
+    mode: Literal["continue", "fresh"] = Field(
+        default="continue", description="continue (one growing run) or fresh (a new run each time)"
     )
-    url: SecretReference = Field(
-        description="a reference, env:NAME or file:PATH, because the address is a secret"
+    overlap: Literal["skip", "queue", "replace"] = Field(
+        default="skip", description="skip, queue or replace: if the earlier run is still under way"
     )
+    catch_up: Literal["none", "one", "all"] = Field(
+        default="one", description="none, one or all: of the fires missed while no controller ran"
+    )
+    jitter: Duration | None = Field(
+        default=None, description=f"how much later than planned a fire may come, {DURATION_WORDS}"
+    )
+    window: DailyWindow | None = None
 
 
 class JobSection(Section):

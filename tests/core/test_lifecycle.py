@@ -27,10 +27,14 @@ def test_every_phase_is_reached_from_the_first_and_leads_to_a_final_one() -> Non
         assert any(after.final for after in reachable(phase))
 
 
-@pytest.mark.parametrize("phase", [Phase.DONE, Phase.CANCELLED])
-def test_a_final_phase_is_left_by_nothing(phase: Phase) -> None:
-    assert set(TABLE[phase]) == set(EVERYWHERE)
-    assert set(TABLE[phase].values()) == {phase}
+def test_a_cancelled_run_is_left_by_nothing() -> None:
+    assert set(TABLE[Phase.CANCELLED]) == set(EVERYWHERE)
+    assert set(TABLE[Phase.CANCELLED].values()) == {Phase.CANCELLED}
+
+
+def test_a_run_that_is_done_is_left_only_for_its_schedule() -> None:
+    assert set(TABLE[Phase.DONE]) == {Kind.WOKEN, *EVERYWHERE}
+    assert TABLE[Phase.DONE][Kind.WOKEN] is Phase.QUEUED
 
 
 def test_a_failed_run_is_left_only_by_its_release() -> None:

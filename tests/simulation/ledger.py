@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TypeVar
@@ -17,12 +17,14 @@ from sqlalchemy import event
 
 from orchestrator.core.event import Submitted, Wished
 from orchestrator.core.lifecycle import Phase, Wish
-from orchestrator.core.run import RunRecord
+from orchestrator.core.run import RunRecord, apply, submit
+from orchestrator.core.schedule import Schedule, Steps
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.ledger import DUE_NOW, Check
-from orchestrator.ledger.reading import Stored
+from orchestrator.ledger.journal import Stored
+from orchestrator.ledger.ledger import DUE_NOW, Check, _check_fence
+from orchestrator.ledger.schedules import Schedules
 
 COMPARED_EVERY = 64  # readings
 T = TypeVar("T")
@@ -53,6 +55,14 @@ class SimulatedLedger(Ledger):
         database = Database(f"sqlite:///{path}")
         event.listen(database._engine, "connect", _without_disk)
         return cls(database)
+
+    def known(self) -> list[str]:
+        """Every run, in the order in which they came."""
+        return list(self._latest)
+
+    @property
+    def schedules(self) -> SimulatedSchedules:
+        return SimulatedSchedules(self)
 
     # --- Changes: the database's word, remembered -----------------------------------------------------------
 
@@ -122,6 +132,14 @@ class SimulatedLedger(Ledger):
         """What a new controller continues from is read from the database, not remembered."""
         return tuple(self._same(self._latest[record.run], record) for record in super().live())
 
+    def waiting(self, known: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
+        rows = [r for r in self._latest.values()
+                if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
+        rows.sort(key=lambda record: (record.submitted_at, record.run))
+        found = tuple(r.run if known.get(r.run) == r.version else r for r in rows)
+        ask = super().waiting
+        return self._compared(found, lambda: ask(known))
+
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         waiting = [r for r in self._latest.values()
                    if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
@@ -160,6 +178,31 @@ class SimulatedLedger(Ledger):
     def _same(self, remembered: T, stored: T) -> T:
         assert stored == remembered, f"the ledger says {stored}, the memory says {remembered}"
         return stored
+
+
+class SimulatedSchedules(Schedules):
+    """Its ledger remembers what schedules do to runs. The controller may die before and after each fire."""
+
+    def __init__(self, ledger: SimulatedLedger) -> None:
+        super().__init__(ledger._database, ledger._take_steps, _check_fence)
+        self._ledger = ledger
+
+    def take(self, before: Schedule, steps: Steps, *, fence: int | None = None) -> Schedule:
+        self._ledger.before([])
+        found = super().take(before, steps, fence=fence)
+        self._remember(steps)
+        self._ledger.after()
+        return found
+
+    def remove(self, schedule: Schedule, steps: Steps) -> None:
+        super().remove(schedule, steps)
+        self._remember(steps)
+
+    def _remember(self, steps: Steps) -> None:
+        for submission in steps.submissions:
+            self._ledger._remember(submit(submission), DUE_NOW)
+        for before, events in steps.changes:
+            self._ledger._remember(reduce(apply, events, before), DUE_NOW)
 
 
 @cache

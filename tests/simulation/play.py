@@ -8,12 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import hostile, leavings, promises, unforeseen, unreadable, uplinks
+from tests.simulation import (
+    fires,
+    hostile,
+    leavings,
+    promises,
+    replays,
+    scheduled,
+    told,
+    unforeseen,
+    unreadable,
+    uplinks,
+)
 from tests.simulation.checks import Check
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
 
-ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL)
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL, *told.ALL, *replays.ALL)
 _MEMORY = Path("/dev/shm")
 
 
@@ -49,6 +60,11 @@ def play_unforeseen(seed: int, make: Callable[[int, Path], World] = unforeseen.B
 def play_shipping(seed: int) -> list[str]:
     """Every session ships its own outbox, through bad weather."""
     return play(seed, ALL, CALM_HOURS, ShippingWorld)
+
+
+def play_scheduled(seed: int) -> list[str]:
+    """Every run comes from a schedule."""
+    return play(seed, (*fires.ALL, *ALL), scheduled.CALM_HOURS, scheduled.ScheduledWorld)
 
 
 def play_unreadable(seed: int) -> list[str]:

@@ -7,8 +7,20 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, hostile, leavings, promises, uplinks
+from tests.simulation import (
+    bugs,
+    checks,
+    fire_bugs,
+    fires,
+    hostile,
+    leavings,
+    promises,
+    replays,
+    told,
+    uplinks,
+)
 from tests.simulation.play import play
+from tests.simulation.scheduled import ScheduledWorld
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.unreadable import UnreadableWorld
 
@@ -29,6 +41,8 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.charges_from_the_launch, promises.waiting_is_not_charged, 1),
         (bugs.claims_from_the_launch, checks.quota_is_not_overspent, 143),
         (bugs.leaves_strays_behind, checks.what_can_finish_does, 0),
+        (bugs.tells_of_a_run_once_for_each_kind, told.each_event_is_told_once, 13),
+        (bugs.tells_before_it_is_journalled, told.each_event_is_told_once, 8),
         (bugs.forgets_the_state, checks.the_result_is_exact, 4),
         (bugs.takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 24),
         (bugs.asks_again_at_once, checks.the_controller_rests, 0),
@@ -63,6 +77,7 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.asks_a_person_about_the_third_refusal, leavings.nobody_is_held_without_need, 363),
         (bugs.makes_anew_what_was_refused, leavings.a_refused_launch_keeps_what_is_prepared, 13),
         (bugs.fails_a_run_for_what_platforms_lost, leavings.no_run_fails_by_what_platforms_lost, 227),
+        (bugs.decides_by_what_is_not_journalled, replays.decisions_can_be_made_again, 0),
     ],
 )
 def test_a_planted_bug_is_caught(
@@ -102,6 +117,24 @@ def test_a_planted_bug_about_sessions_that_nobody_can_read_is_caught(
     plant(monkeypatch)
     check = uplinks.what_does_not_ship_is_not_ended_unasked
     assert any(play(seed, [check], 4, UnreadableWorld) for seed in range(first, first + SEEDS))
+
+
+@pytest.mark.parametrize(
+    ("plant", "check", "first"),
+    [
+        (fire_bugs.writes_the_fire_before_its_run, fires.each_fire_does_what_it_says_once, 12),
+        (fire_bugs.counts_from_now, fires.each_planned_instant_is_handled_once, 1),
+        (fire_bugs.takes_every_fire_for_late, fires.nothing_is_missed_while_a_controller_looks, 1),
+        (fire_bugs.forgets_the_end_of_the_window, fires.nothing_runs_outside_its_window, 0),
+        (fire_bugs.says_that_it_sleeps_at_every_look, fires.sleep_is_told_once, 9),
+    ],
+)
+def test_a_planted_bug_in_schedules_is_caught(
+    plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    caught = any(play(seed, [check], 4, ScheduledWorld) for seed in range(first, first + SEEDS))
+    assert caught, f"{check.__name__} caught nothing"
 
 
 def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

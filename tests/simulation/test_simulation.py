@@ -9,7 +9,14 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.simulation.play import play, play_hostile, play_shipping, play_unforeseen, play_unreadable
+from tests.simulation.play import (
+    play,
+    play_hostile,
+    play_scheduled,
+    play_shipping,
+    play_unforeseen,
+    play_unreadable,
+)
 from tests.simulation.unforeseen import BuggyWorld
 
 pytestmark = pytest.mark.timeout(1800)  # more of the processor than any other test, beside all of them
@@ -35,6 +42,12 @@ def test_worlds_in_which_no_running_session_can_be_read() -> None:
         assert found == [], f"to reproduce: python -m tests.simulation --unreadable --seed {seed} --count 1"
 
 
+def test_worlds_in_which_every_run_comes_from_a_schedule() -> None:
+    for seed in range(8):
+        found = play_scheduled(seed)
+        assert found == [], f"to reproduce: python -m tests.simulation --scheduled --seed {seed} --count 1"
+
+
 def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
     for seed in range(24):
         assert play_hostile(seed) == [], f"seed {seed}"
@@ -57,7 +70,8 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 @pytest.mark.parametrize(
     ("game", "share"),
     [
-        (play, 0.4),
+        (play, 0.3),
+        (play_scheduled, 0.1),
         (play_shipping, 0.2),
         (play_unreadable, 0.1),
         (play_hostile, 0.15),

@@ -99,13 +99,14 @@ class SimulatedAgent:
         self._base = base
         self._rate = offer.steps_per_second * random.uniform(0.8, 1.2)
         self._trains_from = start + scenario.setup_seconds
-        self._milestones = self._plan_milestones()
-        self._limits = self._plan_limits(offer)
         self._kills: list[tuple[float, Outcome | None, str]] = []
         self._limit_at = math.inf if offer.session_seconds is None else start + offer.session_seconds
-        if scenario.uplink is Uplink.STORE and order.budget_seconds is not None:
+        self._budget = self._budget_seconds()
+        self._milestones = self._plan_milestones()
+        self._limits = self._plan_limits(offer)
+        if scenario.uplink is Uplink.STORE and self._budget is not None:
             ending = None if scenario.shows_at_the_end else Outcome.LOST  # None: what is left can be read
-            self.kill(start + order.budget_seconds, ending, "not all of it was shipped in time")
+            self.kill(start + self._budget, ending, "not all of it was shipped in time")
         self._snapshot_at = self._trains_from + self._interval
         self._saving: _Save | None = None
         self._leaving: tuple[Outcome, str] | None = None
@@ -140,14 +141,22 @@ class SimulatedAgent:
             plan.append((self._reaches(bad), Outcome.CRASHED, f"it always fails at step {bad}"))
         return plan
 
+    def _budget_seconds(self) -> float | None:
+        """Seconds from its start until it must be over: its budget, or the end of its window."""
+        budget, leave_by = self.order.budget_seconds, self.order.leave_by
+        if leave_by is None:
+            return budget
+        left = max(0.0, leave_by - self._start - self._wall)
+        return left if budget is None else min(budget, left)
+
     def _plan_limits(self, offer: SimulatedOffer) -> list[tuple[float, Outcome, str]]:
         """Exits at a time."""
         order, plan = self.order, []
-        if order.budget_seconds is not None:
+        if self._budget is not None:
             needed = 2 * self._scenario.save_seconds
             if self._scenario.uplink is Uplink.STORE:
                 needed += 3 * self._scenario.uplink_seconds
-            leave_at = self._start + max(0.0, order.budget_seconds - needed)
+            leave_at = self._start + max(0.0, self._budget - needed)
             plan.append((leave_at, Outcome.STOPPED, "its deadline came"))
         if offer.micro_batch_max is not None and order.micro_batch > offer.micro_batch_max:
             plan.append((self._trains_from, Outcome.OUT_OF_MEMORY, "out of memory"))
@@ -338,7 +347,7 @@ class SimulatedAgent:
         last = min(at, self.fate.freeze_at, math.inf if self.ended_at is None else self.ended_at)
         step = self.step_at(last)
         newest = max(self.checkpoints, default=None)
-        budget = self.order.budget_seconds
+        budget = self._budget
         training = last >= self._trains_from
         return AgentStatus(
             incarnation=self.incarnation,

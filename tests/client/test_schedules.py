@@ -1,0 +1,258 @@
+"""Schedules through the client: registered, edited, paused, fired and removed; no controller runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orchestrator import Client
+from orchestrator.client import notifying
+from orchestrator.core.delivery import State
+from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
+from orchestrator.core.order import Outcome
+from orchestrator.core.run import RunRecord
+from orchestrator.core.schedule import FireOutcome
+from orchestrator.engine import scheduling
+from orchestrator.errors import InputError, SpecError
+from orchestrator.ledger import Ledger
+from orchestrator.pruning import needs
+from orchestrator.pruning.rules import Kind
+from orchestrator.unforeseen import raise_again
+from tests.cli.calls import CONFIG, Caller
+from tests.cli.conftest import user
+from tests.core import runs
+from tests.simulation.clock import VirtualClock
+
+__all__ = ["user"]  # a fixture
+DAY = 86400.0
+NIGHTLY = "schedule: {{cron: '0 1 * * *', timezone: Europe/Berlin, mode: {mode}{more}}}\n"
+
+
+@dataclass
+class Bench:
+    """A client whose clock stands still, in a home that a controller seems to control."""
+
+    user: Caller
+    client: Client
+    clock: VirtualClock
+    ledger: Ledger
+    fence: int
+
+    def job(self, mode: str = "continue", more: str = "", total: int = 40, pace: float = 0.05) -> Path:
+        name = self.user.job(total=total, pace=pace)
+        path = self.user.folder / name
+        path.write_text(path.read_text() + NIGHTLY.format(mode=mode, more=more))
+        return path
+
+    def fire(self) -> None:
+        """As a controller does when something is due."""
+        for name in self.ledger.schedules.due(self.clock.now()):
+            schedule = self.ledger.schedules.one(name)
+            assert schedule is not None
+            scheduling.carry_out(self.ledger, self.client.home.folders, schedule, self.clock.now())
+
+    def run(self) -> RunRecord:
+        return self.ledger.record(self.client.schedules.one("tiny").run)
+
+
+@pytest.fixture
+def bench(user: Caller) -> Iterator[Bench]:
+    clock = VirtualClock(runs.NOW)
+    client = Client(user.home, clock=clock)
+    with client, client.ledgers.made() as ledger, ledger.take_over("test", now=0.0) as control:
+        yield Bench(user, client, clock, ledger, control.fence)
+
+
+def test_a_job_is_registered_once_and_launches_nothing(bench: Bench) -> None:
+    done = bench.client.schedules.register(bench.job())
+    assert (done.what, done.changes, done.fire) == ("registered", (), None)
+    assert done.status.state == "active"
+    assert done.status.next_at == 1_790_031_600.0  # the next 01:00 in Berlin, 2026-09-21T23:00Z
+    assert bench.client.runs(all=True) == ()
+    again = bench.client.schedules.register(bench.job())
+    assert (again.what, again.changes) == ("unchanged", ())
+    assert bench.client.schedules.declared(bench.job())
+
+
+def test_an_edit_says_what_changed_and_keeps_history_and_pause(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job("fresh"), now=True)
+    schedules.pause("tiny")
+    bench.clock.advance(60.0)
+    edited = schedules.register(bench.job("fresh", more=", overlap: queue", pace=0.1))
+    assert (edited.what, edited.changes) == ("edited", ("command", "schedule.overlap"))
+    assert edited.status.state == "paused"
+    assert len(schedules.fires("tiny")) == 1
+    assert edited.status.schedule.created_at == runs.NOW
+
+
+def test_now_fires_at_once_and_the_same_moment_never_twice(bench: Bench) -> None:
+    done = bench.client.schedules.register(bench.job("fresh"), now=True)
+    assert done.fire is not None
+    assert (done.fire.outcome, done.fire.planned) == (FireOutcome.SUBMITTED, runs.NOW)
+    assert bench.run().schedule == "tiny"
+    assert (bench.user.home / "runs" / done.fire.run).is_dir()
+    bench.clock.advance(1.0)
+    again = bench.client.schedules.run("tiny").fire
+    assert again is not None
+    assert again.outcome is FireOutcome.SKIPPED  # its earlier run is under way
+    assert len(bench.client.runs()) == 1
+
+
+def test_outside_its_window_it_does_not_fire_even_when_asked(bench: Bench) -> None:
+    done = bench.client.schedules.register(bench.job(more=", window: 22:00–07:00"), now=True)
+    assert done.fire is None
+    assert "fires only in its window 22:00–07:00, which opens at Mon 2026-09-21 22:00 CEST" in done.not_fired
+    with pytest.raises(InputError, match="fires only in its window"):
+        bench.client.schedules.run("tiny")
+
+
+def test_a_pause_is_not_made_up_for(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job("fresh"))
+    assert schedules.pause("tiny").changed
+    assert not schedules.pause("tiny").changed
+    bench.clock.advance(3 * DAY)
+    bench.fire()
+    assert schedules.upcoming("tiny") == ()
+    assert schedules.resume("tiny").status.state == "active"
+    bench.fire()
+    assert schedules.fires("tiny") == ()
+    bench.clock.advance(DAY)
+    bench.fire()
+    [fire] = schedules.fires("tiny")
+    assert fire.outcome is FireOutcome.SUBMITTED
+
+
+def finish(bench: Bench) -> None:
+    """The growing run trains all its steps."""
+    total = bench.run().job.work.total
+    events = (*runs.running(), runs.accept(total), runs.ended(Outcome.COMPLETED), Completed(runs.NOW))
+    bench.ledger.append(bench.run(), events, due_at=None)
+    bench.ledger.schedules.look_at(bench.client.schedules.one("tiny").schedule, 0.0)
+    bench.fire()
+
+
+def test_a_growing_run_that_is_done_goes_on_with_more_steps(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    finish(bench)
+    run = bench.run().run
+    assert (schedules.one("tiny").state, schedules.one("tiny").reason) == (
+        "ended",
+        f"finished: {run} is done",
+    )
+    with pytest.raises(InputError, match=r"has finished: .* Raise work\.total"):
+        schedules.run("tiny")
+    bench.clock.advance(5 * DAY)
+    edited = schedules.register(bench.job(total=80))
+    assert (edited.status.state, edited.changes) == ("active", ("work",))
+    bench.fire()
+    bench.clock.advance(DAY)
+    bench.fire()
+    assert [each.outcome.value for each in schedules.fires("tiny")] == ["woken", "submitted"]
+    assert (bench.run().run, bench.run().job.work.total, bench.run().phase.value) == (run, 80, "queued")
+
+
+def test_an_edit_that_changes_the_mathematics_is_refused_with_what_to_do(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job(), now=True)
+    path = bench.job()
+    path.write_text(path.read_text().replace("global_batch: 8", "global_batch: 16"))
+    with pytest.raises(InputError, match=r"work\.global_batch was 8 and would be 16.*schedule rm tiny"):
+        bench.client.schedules.register(path)
+
+
+def test_a_cancelled_run_ends_the_schedule_and_a_submit_begins_a_new_one(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    first = bench.run()
+    bench.ledger.append(first, [Cancelled(runs.NOW)], due_at=None)
+    bench.ledger.schedules.look_at(schedules.one("tiny").schedule, 0.0)
+    bench.fire()
+    assert schedules.one("tiny").reason == f"its run {first.run} was cancelled"
+    assert schedules.register(bench.job()).what == "restarted"
+    bench.clock.advance(DAY)
+    bench.fire()
+    assert bench.run().run != first.run
+
+
+def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    before = bench.run()
+    bench.ledger.append(before, [Slept(runs.NOW, "asleep")], due_at=None)
+    done = schedules.remove("tiny")
+    assert done.runs == (before.run,)
+    assert schedules.all() == ()
+    [*_, last] = bench.ledger.history(before.run)
+    assert isinstance(last.event, Unscheduled)
+    with pytest.raises(InputError, match="no schedule called 'tiny'"):
+        schedules.fires("tiny")
+
+
+def test_the_nearest_schedule_is_named(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job())
+    with pytest.raises(InputError, match="did you mean 'tiny'"):
+        bench.client.schedules.pause("tinny")
+
+
+def test_a_job_with_a_schedule_is_not_submitted_by_accident(bench: Bench) -> None:
+    with pytest.raises(InputError, match=r"client\.schedules\.register"):
+        bench.client.submit(bench.job())
+    plain = bench.user.folder / bench.user.job()
+    with pytest.raises(InputError, match="has no schedule"):
+        bench.client.schedules.register(plain)
+    bench.job().write_text("schedule: {cron: x}\n")
+    with pytest.raises(SpecError, match=r"schedule\.cron"):
+        bench.client.schedules.declared(bench.user.folder / "job.yaml")
+
+
+def test_prune_keeps_what_a_schedule_needs(bench: Bench) -> None:
+    done = bench.client.schedules.register(bench.job())
+    needed = needs.read(bench.ledger, keep=0)
+    assert (Kind.SOURCE, done.status.schedule.job.bundle) in needed.content
+    bench.client.schedules.remove("tiny")
+    assert not needs.read(bench.ledger, keep=0).content
+
+
+def test_a_schedule_whose_platform_is_gone_is_named(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job(), platforms=["here"])
+    bench.user.config(CONFIG.replace("here:", "there:"))
+    [found] = [each for each in bench.client.doctor() if each.what == "schedule tiny"]
+    assert "no longer has its platform 'here'" in found.text
+    assert found.command == ("schedule", "rm", "tiny")
+    assert next(each for each in bench.client.doctor() if each.what == "time zones").state == "ok"
+
+
+def test_a_schedule_that_this_version_cannot_read_does_not_hide_the_others(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job())
+    with bench.ledger._database.write() as connection:
+        connection.exec_driver_sql(
+            "INSERT INTO schedules SELECT 'newer', 1, created_at, paused, next_at, run, '{}' FROM schedules"
+        )
+    assert [each.name for each in bench.client.schedules.all()] == ["tiny"]
+    said: list[str] = []
+    folders = bench.client.home.folders
+    engine = scheduling.Scheduling(bench.ledger, bench.fence, folders, said.append, raise_again)
+    engine.tick(bench.clock.now(), lambda _record, _event: None)
+    engine.tick(bench.clock.now(), lambda _record, _event: None)
+    [line] = [line for line in said if "newer" in line]
+    assert line.startswith("the schedule newer cannot be read: ")
+    assert line.endswith("; it does not fire")
+
+
+def test_a_missed_fire_is_told_in_the_transaction_that_records_it(bench: Bench) -> None:
+    bench.user.config(CONFIG + "notify: [{name: phone, url: env:PHONE, on: [schedule_missed]}]\n")
+    bench.client.schedules.register(bench.job("fresh", ", catch_up: none"))
+    bench.fire()
+    notifying.notifier(bench.client.wired(), bench.ledger, print)
+    bench.clock.jump(3 * DAY + 3600.0)
+    bench.fire()
+    [row] = bench.ledger.notifications.rows([State.WAITING])
+    assert (row.target, row.kind) == ("phone", "schedule_missed")
+    missed = bench.client.schedules.one("tiny").last
+    assert missed is not None
+    assert (missed.outcome, missed.count) == (FireOutcome.MISSED, 3)
