@@ -38,6 +38,23 @@ def build(
     """The platform or store (`what`) that a user configured as `name`. `more` is passed to its maker.
     `also`: options that the caller has taken out, which a message lists as valid.
 
+    Raises InputError as `checked` does.
+    """
+    found = checked(what, name, type, options, types, also=also)
+    return resolve_name(types[type].make)(name, found, *more)
+
+
+def checked(
+    what: str,
+    name: str,
+    type: str,
+    options: Mapping[str, object],
+    types: Mapping[str, Entry],
+    *,
+    also: tuple[str, ...] = (),
+) -> Any:
+    """The checked options, defaults included, without what is built from them.
+
     Raises InputError with a line for every wrong option: what was given, what is valid, and the closest name.
     """
     if type not in types:
@@ -46,14 +63,14 @@ def build(
     known = sorted(each.name for each in fields(model)) if is_dataclass(model) else sorted(model.model_fields)
     valid = (*known, *also)
     mistakes = [unknown(f"option {key!r}", key, valid) for key in options if key not in known]
-    checked = None
+    found = None
     try:
-        checked = TypeAdapter(model).validate_python({k: v for k, v in options.items() if k in known})
+        found = TypeAdapter(model).validate_python({k: v for k, v in options.items() if k in known})
     except ValidationError as error:
         mistakes += _mistakes(error)
     if mistakes:
         raise InputError("\n".join(f"{what} {name!r} ({type}): {mistake}" for mistake in mistakes))
-    return resolve_name(types[type].make)(name, checked, *more)
+    return found
 
 
 def _mistakes(error: ValidationError) -> Iterator[str]:

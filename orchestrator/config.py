@@ -7,6 +7,7 @@ the options of a platform or store: the catalogues check them, and `Config.mista
 from __future__ import annotations
 
 import fnmatch
+import ipaddress
 import math
 import os
 import re
@@ -20,6 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orchestrator.core import credentials
 from orchestrator.core.job import Rule
+from orchestrator.core.prices import Prices
 from orchestrator.errors import InputError, Mistake
 from orchestrator.files import write_whole
 from orchestrator.home import CONFIG, LEDGER
@@ -29,10 +31,13 @@ from orchestrator.spec.document import Document, Problem, read
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
+from orchestrator.spec.notices import NotifyTarget, Targets, target_problems
+from orchestrator.spec.prices import PricesSection, price_problems
 from orchestrator.spec.rules import Rules, build_rules, rule_problems
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
 _OWN = ("AWS_", "AZURE_", "DOCKER_", "GOOGLE_APPLICATION_", "KAGGLE_", "PGPASS", "SSH_")
+TARGETS_MAX = 32  # of notifications; each is sent to in a thread of its own
 _DIALECTS = ("sqlite", "postgresql", "postgresql+psycopg")
 _URL = re.compile(r"([A-Za-z0-9_+.-]+)://(.*)", re.DOTALL)
 _PASSWORD = re.compile(r"://[^@]*:[^@]*@|[?&](password|sslpassword)=", re.IGNORECASE)
@@ -56,6 +61,16 @@ class StoreConfig:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class MetricsConfig:
+    """Where the controller serves its metrics. `hosts`: names, besides localhost and IP addresses, by which
+    it may be asked."""
+
+    port: int
+    address: str = "127.0.0.1"
+    hosts: tuple[str, ...] = ()
+
+
 DEFAULT_PLATFORMS = (PlatformConfig("process", "process", {"accelerator": "cpu"}),)
 DEFAULT_STORES = (StoreConfig("home", "folder", {"path": "store"}),)
 
@@ -66,7 +81,8 @@ class Config:
 
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
-    secrets that jobs may list; None: the config does not say.
+    secrets that jobs may list; None: the config does not say. `targets` are who is told what happens.
+    `prices`: what sessions cost, if it says so.
     """
 
     home: Path
@@ -77,6 +93,9 @@ class Config:
     rules: tuple[Rule, ...] = ()
     timezone: str = "UTC"
     secrets_allow: tuple[str, ...] | None = None
+    targets: tuple[NotifyTarget, ...] = ()
+    prices: Prices | None = None
+    metrics: MetricsConfig | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     def mistake(self, *path: str | int, message: str) -> Mistake:
@@ -100,6 +119,20 @@ class Config:
             return f"the secret {name} is not in `secrets.allow`; {told}"
         rest = "jobs then get no other secret, so add all that your jobs list"
         return f"the secret {name} looks like your own login; {told} ({rest})"
+
+    def address_refusal(self, reference: str) -> str | None:
+        """Why the address that a job refers to is not looked up; None: it is. A job, which may be a
+        stranger's, may name the variables that it could list as secrets, and those of the config's targets,
+        but no file."""
+        match = REFERENCE.fullmatch(reference)
+        name = match.group(1) if match is not None else None
+        if name is None:
+            return "a job's `notify.url` must be env:NAME; in the config's `notify` it may also be file:PATH"
+        if any(each.url == reference for each in self.targets):
+            return None
+        refusal = self.secret_refusal(name)
+        target = as_flow({"notify": [{"name": "mine", "url": reference}]})
+        return refusal and f"`notify.url`: {refusal}; or make it a target of the config: {target}"
 
     def _gives(self, name: str) -> bool:
         return not self._is_own(name) if self.secrets_allow is None else _matches(name, self.secrets_allow)
@@ -142,6 +175,17 @@ class _SecretsSection(Section):
     )
 
 
+class _MetricsSection(Section):
+    port: int = Field(ge=1, le=65535, description="a port, such as 9464")
+    address: Text = Field(
+        default="127.0.0.1",
+        description="an IP address of this machine (default: 127.0.0.1, which only this machine reaches)",
+    )
+    hosts: list[Annotated[str, Field(pattern=r"^[A-Za-z0-9.-]+$", max_length=253)]] = Field(
+        default=[], description="a list of names of this machine, such as box.local"
+    )
+
+
 class _ConfigSection(Section):
     platforms: dict[_OptionsName, _Instance] | None = Field(
         default=None, min_length=1, description="a mapping of names to {type: …, options…}"
@@ -157,8 +201,13 @@ class _ConfigSection(Section):
     )
     rules: Rules = Field(default=[], description="a list of rules")
     timezone: Text | None = Field(default=None, description="a time zone such as Europe/Berlin")
+    metrics: _MetricsSection | None = Field(default=None, description="a mapping such as {port: 9464}")
     secrets: _SecretsSection = Field(
         default_factory=_SecretsSection, description="a mapping such as {allow: [WANDB_API_KEY]}"
+    )
+    notify: Targets = Field(default=[], max_length=TARGETS_MAX, description="a list of {name, url, on, jobs}")
+    prices: PricesSection | None = Field(
+        default=None, description="a mapping such as {currency: EUR, per_hour: {box: 0.05}}"
     )
 
 
@@ -173,10 +222,10 @@ def load(home: Path) -> Config:
     return parsed(home, read_bytes(path, "move it away, then `orchestrator init` writes one"))
 
 
-def parsed(home: Path, data: bytes) -> Config:
-    """The configuration of `home` if its config.yaml had this content. Raises SpecError with every
-    mistake."""
-    path = home / CONFIG
+def parsed(home: Path, data: bytes, path: Path | None = None) -> Config:
+    """The configuration of `home` if its config.yaml had this content. `path`: the file that mistakes name,
+    if it is another. Raises SpecError with every mistake."""
+    path = path or home / CONFIG
     document = read(data, str(path))
     if document.tree is None and not document.problems:  # everything is commented out
         document = Document(str(path), {}, document.lines)
@@ -201,6 +250,11 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         rules=build_rules(section.rules, "config"),
         timezone=section.timezone or machine_timezone(),
         secrets_allow=None if section.secrets.allow is None else tuple(section.secrets.allow),
+        targets=tuple(each.build() for each in section.notify),
+        prices=None if section.prices is None else section.prices.build(),
+        metrics=None if section.metrics is None else MetricsConfig(
+            section.metrics.port, section.metrics.address, tuple(section.metrics.hosts)
+        ),
         document=document,
     )  # fmt: skip
 
@@ -211,14 +265,21 @@ def _given(tree: object, key: str) -> object:
 
 def _problems(tree: object, database: _Database) -> Iterator[Problem]:
     yield from rule_problems(_given(tree, "rules"), ("rules",))
+    yield from target_problems(_given(tree, "notify"), ("notify",))
     zone = _given(tree, "timezone")
     told = zone_problem(zone) if isinstance(zone, str) and zone else None
     if told is not None:
         yield Problem(("timezone",), told)
     if database.problem is not None:
         yield Problem(("database",), database.problem)
+    address = _given(_given(tree, "metrics"), "address")
+    if isinstance(address, str) and not _is_address(address):
+        yield Problem(("metrics", "address"), f"{address!r} is not an IP address; valid: such as 127.0.0.1")
     for key in ("platforms", "stores"):
         yield from _literal_secrets(_given(tree, key), (key,))
+    platforms = _given(tree, "platforms")
+    known = list(platforms) if isinstance(platforms, dict) else [each.name for each in DEFAULT_PLATFORMS]
+    yield from price_problems(_given(tree, "prices"), known, ("prices",))
     stores, home_store = _given(tree, "stores"), _given(tree, "home_store")
     names = list(stores) if isinstance(stores, dict) else [store.name for store in DEFAULT_STORES]
     if isinstance(home_store, str) and home_store not in names:
@@ -227,6 +288,14 @@ def _problems(tree: object, database: _Database) -> Iterator[Problem]:
         yield Problem(
             ("home_store",), f"missing, but there are several stores; valid: one of {', '.join(names)}"
         )
+
+
+def _is_address(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _literal_secrets(options: object, path: tuple[str, ...]) -> Iterator[Problem]:
@@ -305,6 +374,15 @@ timezone: {timezone}
 
 # The secrets that jobs may list, by name or pattern. By default, all except credentials of your accounts.
 # secrets: {{allow: [WANDB_API_KEY, HF_*]}}
+
+# Who is told what happens; `orchestrator notify test` tries it. docs/notifications.md has the kinds.
+# notify:
+#   - name: phone
+#     url: env:NOTIFY_URL
+#     on: [done, failed, held]
+
+# Figures of the controller for Prometheus, at http://127.0.0.1:9464/metrics.
+# metrics: {{port: 9464}}
 
 # Where jobs should run and where not. A job's own rules come before these.
 # rules:

@@ -14,7 +14,6 @@ from orchestrator.errors import Rejected
 CONFIG = "config.yaml"
 LEDGER = "ledger.sqlite"  # if the config names no database
 CONTROLLER_LOG = "controller.log"
-OLDER_CONTROLLER_LOG = "controller.log.1"
 SUBMIT_LOCK = "submit.lock"  # held while a submit checks whether its job has an active run
 BUNDLES = "bundles"
 IMAGES = "images"
@@ -25,6 +24,7 @@ PLATFORMS = "platforms"
 RESULTS = "results"
 TRIALS = "trials"  # the reports of `doctor --live`
 LIVE = "live.json"
+FORECASTS = "forecasts.json"  # when each run is expected to end, for viewers; not durable
 PREPARING = "preparing"
 UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
 DEPOSITED = "deposited"  # what the run's home store was last told of it

@@ -37,15 +37,17 @@ def sentence(doing: str, error: Exception) -> str:
 
 class Reporter:
     """Writes each kind of exception with its traceback the first time, then whenever its count has doubled.
-    A kind is a type and the line that raised it. Safe to call from any thread."""
+    A kind is a type and the line that raised it; `total` counts all. Safe to call from any thread."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._met: dict[tuple[str, str, int], int] = {}
         self._lock = threading.Lock()
+        self.total = 0
 
     def __call__(self, doing: str, error: Exception) -> None:
         with self._lock:
+            self.total += 1
             kind = _kind(error)
             times = self._met.pop(kind, 0) + 1
             if len(self._met) >= SAME_MAX:

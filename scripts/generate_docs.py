@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
+from orchestrator.client.metrics import families
 from orchestrator.core import bounds, lifecycle
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -12,7 +13,7 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 def pages() -> dict[str, str]:
     """File name in docs/ → its whole text."""
-    return {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page()}
+    return {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page(), "metrics.md": metrics_page()}
 
 
 def bounds_page() -> str:
@@ -72,6 +73,50 @@ A run is over when it is {final}. These events do not change the phase, so they 
 {chr(10).join(rows)}
 
 Possible in every phase: {staying}. Any other event is a bug and raises `IllegalTransition`.
+"""
+
+
+def metrics_page() -> str:
+    rows = "\n".join(
+        f"| `{families.PREFIX}{each.name}` | {', '.join(f'`{label}`' for label in each.labels) or '–'} | "
+        f"{'counter' if each.counts else 'gauge'} | {each.what} |"
+        for each in families.TABLE
+    )
+    return f"""# Metrics
+
+Generated from the table in `orchestrator/client/metrics/families.py` by `make docs`; do not edit.
+
+The controller serves figures for [Prometheus](https://prometheus.io) if the config says so:
+
+    metrics: {{port: 9464}}
+
+They are then at `http://127.0.0.1:9464/metrics`, and only this machine reaches them. `address: 0.0.0.0`
+serves them to the network: they hold names of platforms and of this machine, but no name of a run and no
+secret. A request must name an IP address, `localhost` or one of `hosts: [box.local]` as its host. So no web
+page that you visit can read them.
+
+| metric | labels | type | what |
+|---|---|---|---|
+{rows}
+| `{families.PREFIX}{families.TICK}` | – | histogram | {families.TICK_WHAT} |
+
+Useful time is that of steps which are in an accepted checkpoint for the first time. Lost time comes after
+the last accepted checkpoint of a session; redone time is spent on steps that an earlier checkpoint already
+had; set-up comes before the first step. A session is counted when it ends. Counters start at 0 when a
+controller takes over, which `rate()` and `increase()` allow for.
+
+A metric has at most {families.SERIES_MAX} series; what comes later is added up under the label
+`{families.OTHER}`. A tick never waits for a scrape: it leaves a snapshot, and a thread reads what is in the
+ledger every 15 seconds. If the port is taken, the controller says so in its log, goes on, and tries again.
+
+[grafana.json](examples/grafana.json) is a dashboard for Grafana: *Dashboards, New, Import*. Useful alerts:
+
+| alert | expression |
+|---|---|
+| the controller does not tick | `time() - orchestrator_last_tick_timestamp_seconds > 60` or `up == 0` |
+| a run waits for a person | `orchestrator_runs{{phase="held"}} > 0` |
+| a schedule is late | `time() - orchestrator_schedule_next_fire_timestamp_seconds > 300` |
+| the disk is nearly full | `orchestrator_home_free_bytes < 2e9` |
 """
 
 

@@ -60,32 +60,59 @@ def binaries() -> Path | None:
     return next((f for f in folders if (f / "initdb").exists() and (f / "postgres").exists()), None)
 
 
+class Cluster:
+    """A server that can be stopped and started again, as for an update."""
+
+    def __init__(self, folder: Path, *, durable: bool) -> None:
+        self.folder = folder
+        self._fsync = f"fsync={'on' if durable else 'off'}"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Server:
+        found = binaries()
+        assert found is not None, MISSING
+        settings = [*_SETTINGS, f"unix_socket_directories={self.folder}", self._fsync]
+        options = [word for setting in settings for word in ("-c", setting)]
+        data = ["-D", str(self.folder / "data")]
+        command = [*_as_nobody(), "--pdeathsig", "KILL", str(found / "postgres"), *data, *options]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder)
+        server = Server(self.folder, self._process.pid)
+        _wait_ready(server, self._process)
+        return server
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.send_signal(signal.SIGINT)
+            self._process.wait(_START_SECONDS)
+
+
 @contextmanager
-def running(*, durable: bool = False) -> Iterator[Server]:
-    """A fresh server. With `durable` it syncs its commits, which benchmarks need and tests do not."""
+def cluster(*, durable: bool = False) -> Iterator[Cluster]:
+    """A fresh server that is not started yet. With `durable` it syncs its commits, which benchmarks need and
+    tests do not."""
     found = binaries()
     assert found is not None, MISSING
     folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir="/tmp"))  # a socket's path must be short
     try:
         if os.geteuid() == 0:
             shutil.chown(folder, "nobody")
-        data = folder / "data"
-        initdb = [found / "initdb", "-D", data, "-U", "orchestrator", "--auth=trust", "--no-sync"]
+        initdb = [found / "initdb", "-D", folder / "data", "-U", "orchestrator", "--auth=trust", "--no-sync"]
         _run([*_as_nobody(), *map(str, initdb), "--locale=C", "--encoding=UTF8"], folder)
-        settings = [*_SETTINGS, f"unix_socket_directories={folder}", f"fsync={'on' if durable else 'off'}"]
-        options = [word for setting in settings for word in ("-c", setting)]
-        command = [*_as_nobody(), "--pdeathsig", "KILL", str(found / "postgres"), "-D", str(data), *options]
-        with (folder / "log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+        made = Cluster(folder, durable=durable)
         try:
-            server = Server(folder, process.pid)
-            _wait_ready(server, process)
-            yield server
+            yield made
         finally:
-            process.send_signal(signal.SIGINT)
-            process.wait(_START_SECONDS)
+            made.stop()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def running(*, durable: bool = False) -> Iterator[Server]:
+    """A fresh server that runs."""
+    with cluster(durable=durable) as made:
+        yield made.start()
 
 
 def _as_nobody() -> list[str]:

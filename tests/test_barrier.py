@@ -21,7 +21,7 @@ from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.core.speed import Measurement
-from orchestrator.engine import controller, engine
+from orchestrator.engine import controller
 from orchestrator.engine.engine import Watchers
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.readings import observe
@@ -193,8 +193,8 @@ def broken_decide(monkeypatch: pytest.MonkeyPatch, run: str) -> Callable[[], Non
             raise OverflowError("int too large to convert to float")
         return real(record, inputs)
 
-    monkeypatch.setattr(engine, "decide", decide)
-    return lambda: monkeypatch.setattr(engine, "decide", real)
+    monkeypatch.setattr(decide_module, "decide", decide)
+    return lambda: monkeypatch.setattr(decide_module, "decide", real)
 
 
 def test_a_bug_in_decide_holds_its_run_over_restarts(guarded: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -248,10 +248,10 @@ def test_a_fault_beside_the_answer_to_a_launch_launches_nothing_again(
             raise OverflowError("int too large to convert to float")
         return real(record, inputs)
 
-    monkeypatch.setattr(engine, "decide", decide)
+    monkeypatch.setattr(decide_module, "decide", decide)
     world.submit("bad")
     assert world.until(world.standing("bad", Phase.HELD))
-    monkeypatch.setattr(engine, "decide", real)
+    monkeypatch.setattr(decide_module, "decide", real)
     world.ledger.wish("bad", Wished(world.clock.now(), Wish.RELEASE))
     assert world.until(world.phase("bad", Phase.DONE), seconds=4 * 3600.0)
     asked = [launch.session for launch in world.platforms["box"].history.launches]
@@ -410,7 +410,7 @@ def test_what_cannot_be_journalled_holds_its_run(guarded: Make, monkeypatch: pyt
         poison = Noted(float("inf"), "a time that no database column and no JSON takes")
         return Decision(decision.record, (*decision.events, poison), decision.actions, decision.due_at)
 
-    monkeypatch.setattr(engine, "decide", decide)
+    monkeypatch.setattr(decide_module, "decide", decide)
     world.submit("bad")
     world.submit("good")
     assert world.until(world.phase("good", Phase.DONE), seconds=4 * 3600.0)

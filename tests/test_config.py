@@ -8,10 +8,13 @@ import pytest
 
 from orchestrator import config
 from orchestrator.config import PlatformConfig, StoreConfig, load, write_default
-from orchestrator.core.job import RuleEffect
+from orchestrator.core.job import NoticeKind, RuleEffect
+from orchestrator.core.notice import Target
+from orchestrator.core.offer import Hop
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.home import CONFIG
 from orchestrator.references import resolve
+from orchestrator.spec.notices import DEFAULT_KINDS, NotifyTarget
 
 
 def write(home: Path, text: str) -> Path:
@@ -221,6 +224,65 @@ def test_the_line_that_lets_a_job_have_a_secret_keeps_what_it_had(tmp_path: Path
     assert pasted.secret_refusal("AWS_Y") is not None
 
 
+# --- Who is told ----------------------------------------------------------------------------------------
+
+
+def test_a_config_says_who_is_told_what(tmp_path: Path) -> None:
+    text = """\
+notify:
+  - {name: phone, url: env:PHONE}
+  - {name: chat, url: file:hook.txt, on: [moved, moved], jobs: graphmer-*}
+"""
+    phone, chat = load(write(tmp_path, text)).targets
+    assert phone == NotifyTarget(Target("phone", frozenset(DEFAULT_KINDS)), "env:PHONE")
+    assert chat == NotifyTarget(
+        Target("chat", frozenset({NoticeKind.MOVED}), ("graphmer-*",)), "file:hook.txt"
+    )
+
+
+def test_wrong_targets_are_told_without_their_addresses(tmp_path: Path) -> None:
+    text = """\
+notify:
+  - {name: phone, url: "https://hooks.example.org/T0KEN"}
+  - {name: phone, url: env:X, on: [never]}
+  - {url: env:Y, jobs: []}
+"""
+    found = {each.path: each.message for each in mistakes(tmp_path, text)}
+    assert set(found) == {
+        "notify[0].url", "notify[1].name", "notify[1].on[0]", "notify[2].name", "notify[2].jobs"
+    }  # fmt: skip
+    assert "env:NAME or file:PATH" in found["notify[0].url"]
+    assert "another target" in found["notify[1].name"]
+    assert "quota_low" in found["notify[1].on[0]"]
+    assert "T0KEN" not in str(found)
+
+
+def test_a_job_may_refer_to_no_address_that_it_could_not_have_as_a_secret(tmp_path: Path) -> None:
+    def refused(text: str, *references: str) -> list[str]:
+        found = load(write(tmp_path, text))
+        return [each for each in references if found.address_refusal(each) is not None]
+
+    given = (
+        "env:NOTIFY_URL",
+        "env:AWS_X",
+        "env:ORCHESTRATOR_DATABASE",
+        "file:/etc/passwd",
+        "https://x",
+        "phone",
+    )
+    assert refused("", *given) == list(given[1:])
+    assert refused("secrets: {allow: [AWS_*]}", *given) == [given[0], *given[2:]]
+    target = "notify: [{name: phone, url: env:AWS_X}]\nsecrets: {allow: []}"
+    assert refused(target, *given) == [given[0], *given[2:]], "it is known for an address"
+    told = load(write(tmp_path, "secrets: {allow: []}")).address_refusal("env:NOTIFY_URL")
+    assert told is not None
+    assert "secrets.allow" in told
+    assert "notify: [{name: mine, url: 'env:NOTIFY_URL'}]" in told
+
+
+# --- Files and references -------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize("start", ["platforms: ", "rules: "])
 def test_a_file_that_would_fill_the_memory_is_refused_at_once(tmp_path: Path, start: str) -> None:
     """Each line is ten times as long as the one before: a gigabyte by the ninth."""
@@ -292,3 +354,41 @@ def test_the_time_zone_is_the_machine_s_unless_named(tmp_path: Path, monkeypatch
     assert load(write(tmp_path, "timezone: Europe/Berlin\n")).timezone == "Europe/Berlin"
     monkeypatch.setenv("TZ", "nowhere")
     assert load(write(tmp_path, "")).timezone != "nowhere"
+
+
+# --- Prices ---------------------------------------------------------------------------------------------
+
+
+def test_prices_are_of_a_platform_or_of_one_of_its_accelerators(tmp_path: Path) -> None:
+    text = (
+        "platforms: {box: {type: docker}, colab: {type: colab}}\n"
+        "prices: {currency: EUR, per_hour: {box: 0.05, box/RTX3050: 0.06}, per_unit: {colab: 0.1}}\n"
+    )
+    prices = load(write(tmp_path, text)).prices
+    assert prices is not None
+    hour = [Hop("box", accelerator, 0.0, 3600.0, 0, 1, 0.0, "done") for accelerator in ("RTX3050", "cpu")]
+    units = Hop("colab", "T4", 0.0, 3600.0, 0, 1, 3600.0, "done", quota_units=1.5)
+    assert prices.cost(hour) == pytest.approx(0.11)
+    assert prices.cost([units]) == pytest.approx(0.15)
+    assert prices.cost([Hop("free", "T4", 0.0, 3600.0, 0, 1, 0.0, "done")]) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("prices", "told"),
+    [
+        ("{currency: EUR}", "given no price; valid: per_hour or per_unit"),
+        ("{currency: euro, per_hour: {process: 1}}", "valid: three capital letters, such as EUR"),
+        ("{per_hour: {process: 1}}", "prices.currency: missing"),
+        ("{currency: EUR, per_hour: {proces: 1}}", "unknown platform 'proces'; did you mean 'process'?"),
+        ("{currency: EUR, per_unit: {process/T5: 1}}", "unknown accelerator 'T5'"),
+        ("{currency: EUR, per_hour: {process: -1}}", "given -1; valid: a number, zero or more"),
+        ("{currency: EUR, per_hour: {process: .nan}}", "valid: a number, zero or more"),
+        ("{currency: EUR, per_hour: {process: cheap}}", "given 'cheap'; valid: a number, zero or more"),
+        ("{currency: EUR, per_day: {process: 1}}", "unknown key"),
+        ("12", "given 12; valid: a mapping such as {currency: EUR"),
+    ],
+)
+def test_mistakes_in_prices(tmp_path: Path, prices: str, told: str) -> None:
+    found = mistakes(tmp_path, f"prices: {prices}\n")
+    assert any(told in str(each) for each in found), [str(each) for each in found]
+    assert all(each.line == 1 for each in found)

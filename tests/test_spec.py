@@ -9,12 +9,16 @@ import jsonschema
 import pytest
 import yaml
 
+from orchestrator.core import wire
 from orchestrator.core.job import (
     CatchUp,
     CostPhase,
     Input,
+    Job,
     Kind,
     Mode,
+    NoticeKind,
+    Notify,
     Overlap,
     Precision,
     Prefer,
@@ -243,7 +247,10 @@ name: again
         ({"schedule": "{cron: '@nightly'}"}, "schedule.cron", ["unknown nickname", "@daily"]),
         ({"schedule": "{cron: '0 1 * * *', overlap: replace}"}, "schedule.overlap", ["mode: fresh"]),
         ({"schedule": "{cron: '0 1 * * *', jitter: 5 weeks}"}, "schedule.jitter", ["'5 weeks'", "10m"]),
-        ({"notify": "{on: [failed], url: env:X}"}, "notify", ["not supported yet"]),
+        ({"notify": "{on: [], url: env:X}"}, "notify.on", ["given a list", "a list of done, failed"]),
+        ({"notify": "{on: [quota_low], url: env:X}"}, "notify.on[0]", ["'quota_low'", "done, failed"]),
+        ({"notify": "{on: [done], url: file:/etc/passwd}"}, "notify.url", ["not shown", "env:NAME"]),
+        ({"notify": "{on: [done]}"}, "notify.url", ["missing", "env:NAME"]),
     ],
 )  # fmt: skip
 def test_a_mistake_says_what_was_given_and_what_is_valid(
@@ -256,6 +263,14 @@ def test_a_mistake_says_what_was_given_and_what_is_valid(
         assert words in found.message
 
 
+def test_a_job_may_say_what_it_wants_told_and_where() -> None:
+    job = parse(
+        with_(notify="{on: [failed, moved, failed], url: env:NOTIFY_URL}").encode(), "job.yaml", None
+    ).job
+    assert job.notify == Notify((NoticeKind.FAILED, NoticeKind.MOVED), "env:NOTIFY_URL")
+    assert wire.decode(Job, wire.encode(job)) == job
+
+
 def test_schedule_and_notify_are_validated_besides() -> None:
     text = with_(
         schedule="{cron: '61 1 * *', timezone: Mars/Olympus, mode: x}",
@@ -264,7 +279,7 @@ def test_schedule_and_notify_are_validated_besides() -> None:
     found = {each.path: each.message for each in mistakes(text)}
     assert set(found) == {
         "schedule.cron", "schedule.timezone", "schedule.mode",
-        "notify", "notify.on[0]", "notify.url",
+        "notify.on[0]", "notify.url",
     }  # fmt: skip
     assert "4 fields" in found["schedule.cron"]
     assert "'61 1 * *'" in found["schedule.cron"]
@@ -466,7 +481,7 @@ def test_the_schema_is_one_and_catches_what_it_can() -> None:
 
 def test_the_schema_lists_what_it_cannot_express() -> None:
     told = schema()["description"]
-    for topic in ("global_batch", "phases", "placeholders", "source", "aliases", "not supported yet"):
+    for topic in ("global_batch", "phases", "placeholders", "source", "aliases"):
         assert topic in told
 
 

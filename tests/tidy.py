@@ -104,6 +104,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
+    "orchestrator.sending": PURE,
     "orchestrator.freeze": (*PURE, DISK),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
@@ -130,6 +131,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.freeze.inputs",
         "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
     ),
+    # Plays a recorded time with the market and the queue that the engine has.
+    "orchestrator.hindsight": (*PURE, "orchestrator.engine.market", "orchestrator.engine.queue"),
     "orchestrator.client": ("orchestrator",),
     # Presentation only: it asks the client, and of the core it knows values and how they are written.
     "orchestrator.cli": (

@@ -43,6 +43,11 @@ HOME = _option(
 EVERYWHERE = (JSON, HOME)
 
 JOB = _option("job", metavar="JOB", help="the job's YAML file")
+ANY_JOB = _option("job", metavar="JOB", nargs="?", help="also a run of this job, as if it were submitted now")
+DEADLINE = _option(
+    "--deadline", metavar="TIME",
+    help="when it should be done, such as 'Fri 09:00', '2026-11-27 09:00' or +36h",
+)  # fmt: skip
 RUN = _option("run", metavar="RUN", help="the run: its name, a unique prefix of it, or its job's name")
 FOLLOW = _flag("-f", "--follow", help="keep showing what happens; Ctrl-C ends the view, never the run")
 DRY_RUN = _flag("--dry-run", help="show what would happen, but change nothing")
@@ -52,6 +57,8 @@ PLATFORM = _option(
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
 ALL = _flag("-a", "--all", help="also list runs that are over")
+LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
+AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
@@ -95,8 +102,12 @@ RAW = _flag(
     help="only the training's own output, without a headline for each session; terminal commands are "
     "still removed on a terminal",
 )
+OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
+CONTROLLER = _flag("--controller", help="show the controller's own log instead")
+TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
+STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
 NAMES = _option("names", metavar="NAME", nargs="*", help="only these platforms and stores")
 NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
@@ -115,7 +126,11 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
+TARGET = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
+IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
+BACKUP = _option("backup", metavar="FILE", help="a file that `backup` wrote")
 ACCOUNT = _option("name", metavar="PLATFORM", help="a platform of the config")
 NOTEBOOK = (
     ACCOUNT,
@@ -127,6 +142,30 @@ NOW = _flag("--now", help="of a job with a schedule: register it and fire it onc
 SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
 ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
 COUNT = _option("--count", metavar="N", type=int, default=10, help="how many fires (default: 10)")
+TARGET = _option(
+    "target", metavar="TARGET", nargs="?",
+    help="a target of the config, or a job's own env:NAME (default: every target of the config)",
+)  # fmt: skip
+SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 days")
+IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
+EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
+PRINT = _flag("--print", help="only print the unit")
+SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
+RECORDED_RUN = _option(
+    "run", metavar="RUN", nargs="?", help="the run: its name, a unique prefix of it, or its job's name"
+)
+REPLAY = (
+    RECORDED_RUN,
+    _flag("--steps", help="list every entry of the journal, not only those that differ"),
+    _option("--config", metavar="FILE", help="show instead what would have happened with this config"),
+    _option("--offer", metavar="NAME=ACCELERATOR[:SLOTS]", action="append", default=[],
+            help="with --config: what a platform has that was not in use yet (may be repeated)"),
+)  # fmt: skip
+REPLAYED = (
+    _flag("--all", help="all runs, of any time"),
+    _option("--since", metavar="AGE",
+            help="all runs that were under way since then, such as 30d (the default with --config)"),
+)  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 
 
@@ -152,13 +191,15 @@ COMMANDS = (
         "submit",
         "freeze a job and its source, and run it, or register its schedule",
         "submitting:submit",
-        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, OUTPUT),
+        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, OUTPUT),
     ),
-    Command("plan", "show where a job would run, and why not elsewhere", "submitting:plan", (JOB, PLATFORM)),
-    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE)),
+    Command("plan", "show when every run is expected to run and to end, or where a job would run",
+            "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
+    Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE, LIMIT, AFTER)),
     Command("show", "show everything about one run", "showing:show", (RUN, FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (RUN,)),
-    Command("logs", "show a run's output as one stream of all its sessions", "logs:logs", (RUN, FOLLOW, RAW)),
+    Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
+            "logs:logs", (OF_RUN, FOLLOW, TAIL), (RAW, CONTROLLER)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
@@ -180,14 +221,31 @@ COMMANDS = (
     )),
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
-            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, UNKNOWN)),
+            (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, HISTORY, UNKNOWN)),
+    Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
+            (TARGET, IN_HOME)),
+    Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
+            (BACKUP, DRY_RUN, YES)),
     Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
         Command("login", "log in to the platform's account", "colab:colab", (ACCOUNT,)),
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
     )),
-    Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE)),
+    Command("notify", "test notifications, and list those not delivered", "notifying:notify", parts=(
+        Command("test", "send a message now, and say what becomes of it", "notifying:notify", (TARGET,)),
+        Command("list", "list what waits to be sent, and what was given up", "notifying:notify", (SENT_TOO,)),
+        Command("retry", "try again what was given up", "notifying:notify", (IDS, EVERY_DEAD)),
+    )),
+    Command("service", "run the controller as a service of this machine", "service:service",
+            parts=(
+        Command("install", "write the unit, enable it and start it", "service:service", (PRINT, SYSTEM)),
+        Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
+        Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
+    )),
+    Command("replay", "make recorded decisions again, or with another config", "replaying:replay", REPLAY,
+            REPLAYED),
+    Command("up", "run the controller", "controlling:up", (), (DETACH, UNTIL_IDLE, STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
-    Command("health", "succeed while the controller ticks; for probes", "health:health"),
+    Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
     Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
     Command("completion", "print a completion script for your shell", "editors:completion", (SHELL,)),
 )  # fmt: skip

@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 
 def health(call: Call) -> int:
-    """Succeeds only while a controller of this home's ledger ticks on this machine.
+    """Succeeds only while a controller of this home's ledger ticks on this machine, or a standby waits here.
 
     Raises BackendError if no controller runs, or if it has not ticked for TICK_SECONDS_MAX.
     """
     found = call.client.health()
     age = found.tick_seconds_ago
-    if found.state is not State.TICKS or age is None:
+    if found.state not in (State.TICKS, State.WAITS):
         raise BackendError(_trouble(call, found), backend="controller")
-    call.out.document({"controller": found.owner, "tick_seconds_ago": round(age, 3)})
-    call.out.say(f"a controller ticks: {found.owner}, {age:.1f} s ago")
+    ago = None if age is None else round(age, 3)
+    call.out.document({"controller": found.owner, "tick_seconds_ago": ago, "standbys": found.standbys})
+    if age is not None:
+        call.out.say(f"a controller ticks: {found.owner}, {age:.1f} s ago")
+    for each in found.standbys:
+        call.out.say(f"standing by: {each}")
+    if age is None:
+        call.out.say(f"the controller: {found.owner or 'none yet, the standby takes over'}")
     return Exit.OK
 
 
@@ -44,6 +50,13 @@ def tell_absence(call: Call, owner: Owner | None) -> None:
     """Warns, beside a view of runs under way, that no controller looks after them and the view may be old."""
     found = healths.of(call.home, call.clock, owner)
     if found.state is State.ABSENT:
+        again = call.client.health()  # a standby may be about to take over, or have done so
+        if again.owner is not None:
+            return
+        if again.standbys:
+            told = f"no controller is running; a standby is to take over: {again.standbys[0]}"
+            call.out.remark(f"{told}. If this lasts, see what it says")
+            return
         up = call.command("up", "--detach")
         call.out.remark(
             f"no controller is running: sessions continue, but nothing new is decided; start one with `{up}`"

@@ -27,6 +27,7 @@ def document(plan: Plan) -> dict[str, Any]:
         "env": [name for name, _ in plan.job.env],
         "secrets": list(plan.job.secrets),
         "secrets_not_set": list(plan.secrets_not_set),
+        "notify": plan.job.notify,
         "platforms": list(plan.destinations),
         "opens_store": list(plan.opens_store),
     }  # fmt: skip
@@ -41,6 +42,9 @@ def show(out: Output, plan: Plan) -> None:
         rows.append(("env", _some(name for name, _ in job.env), "", size_text(size), "shown by `show`"))
     not_set = plan.secrets_not_set
     rows += [("secret", name, "", "", _value_text(name, not_set)) for name in job.secrets]
+    if job.notify is not None:
+        where = f"to the address in {job.notify.url.removeprefix('env:')}, from the controller"
+        rows.append(("notification", _some(job.notify.on), "", "", where))
     if plan.opens_store:
         where = f"only to {', '.join(plan.opens_store)}, to ship checkpoints (`uplink: true`)"
         rows.append(("credential", "of the home store", "", "", where))

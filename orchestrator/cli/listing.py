@@ -9,9 +9,11 @@ from orchestrator.cli.output import clock_text, number_text
 from orchestrator.client.status import RunStatus
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.errors import InputError
 
 REASON_CHARACTERS = 80
 ASLEEP = "asleep"  # how the reason of a run begins that waits for its schedule
+PAGE = 50  # runs on a terminal
 AT_REST = FINAL | {Phase.HELD}  # these phases need no controller
 
 
@@ -20,27 +22,48 @@ def ps(call: Call) -> int:
     runs that a store has, by name."""
     if call.options.store:
         return _of_store(call, call.options.store)
-    found = call.client.runs(all=call.options.all)
-    call.out.document({"runs": [
+    limit, after = _limit(call), call.options.after
+    # One more than is shown, to know whether there are more.
+    found = call.client.runs(all=call.options.all, limit=None if limit is None else limit + 1, after=after)
+    more = limit is not None and len(found) > limit
+    found = found[:limit]
+    paged = {} if limit is None else {"more": more}
+    call.out.document({**paged, "runs": [
         {**vars(status), "phase": None if status.unreadable else status.phase,
          "trouble": status.trouble or None, "unreadable": status.unreadable or None}
         for status in found
     ]})  # fmt: skip
+    if not found and after is not None:
+        call.out.say(f"there are no more runs behind {after}")
+        return Exit.OK
     if not found:
         hidden = not call.options.all and call.client.runs(all=True, limit=1)
-        more = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
-        call.out.say(f"no run is under way{more}" if hidden else "there are no runs yet")
+        hint = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
+        call.out.say(f"no run is under way{hint}" if hidden else "there are no runs yet")
         return Exit.OK
-    headers = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE")
-    call.out.table(headers, [_row(status) for status in found], right=frozenset({2, 3, 4, 5, 6}))
-    now = call.clock.now()
+    headers, now = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE"), call.clock.now()
+    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}))
     notes = [(status.run, note) for status in found if (note := _note(status, now))]
     if notes:  # below the table: beside eight columns a narrow terminal has no room for them
         call.out.say()
         call.out.facts(notes)
+    if more:
+        flags = ("--all",) if call.options.all else ()
+        again = call.command("ps", *flags, "--after", found[-1].run)
+        call.out.remark(f"… and more: `{again}` shows the next, `--limit 0` all")
     if any(status.phase not in AT_REST for status in found):
         health.tell_absence(call, call.client.ledgers.owner())
     return Exit.OK
+
+
+def _limit(call: Call) -> int | None:
+    """A screen of runs on a terminal; all of them in a pipe and as JSON, unless a limit is given."""
+    given: int | None = call.options.limit
+    if given is not None and given < 0:
+        raise InputError(f"--limit {given}: give 0 or more runs")
+    if given is None:
+        return PAGE if call.out.is_terminal else None
+    return given or None
 
 
 def _of_store(call: Call, store: str) -> int:
@@ -72,7 +95,8 @@ def say_no_runs(call: Call, store: str) -> None:
     call.out.say(f"the store {store} has no runs{f': {why}' if why else ''}")
 
 
-def _row(status: RunStatus) -> tuple[str, ...]:
+def _row(status: RunStatus, now: float) -> tuple[str, ...]:
+    left = status.seconds_left if status.forecast is None else status.forecast.end - now
     where = f"{status.platform}/{status.accelerator}" if status.platform else "–"
     return (
         status.run,
@@ -81,7 +105,7 @@ def _row(status: RunStatus) -> tuple[str, ...]:
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
         number_text(status.loss),
-        "–" if status.seconds_left is None else clock_text(status.seconds_left),
+        "–" if left is None else clock_text(left),
         where,
     )
 

@@ -1,4 +1,4 @@
-"""`logs`: the logs of a run's sessions as one stream, in the order of their generations.
+"""`logs`: the logs of a run's sessions as one stream, in the order of their generations; or the controller's.
 
 Reads the logs that the controller has collected so far; asks no platform.
 """
@@ -10,18 +10,26 @@ import shutil
 import sys
 from collections.abc import Callable
 
-from orchestrator.cli import story, streams
+from orchestrator.cli import controlling, story, streams
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.terminal import last_state
 from orchestrator.client import Run, interrupt
 from orchestrator.client.logs import SO_FAR, chunks, lines
 from orchestrator.clock import utc_text
+from orchestrator.errors import InputError
 
 _HELD_MAX = 1 << 20  # characters of an unfinished line
 
 
 def logs(call: Call) -> int:
-    """Prints the run's log; with --follow it continues until the run is over."""
+    """Prints the run's log; with --follow it continues until the run is over. With --controller it prints
+    what the controller logged."""
+    if call.options.controller:
+        return _of_controller(call)
+    if call.options.run is None:
+        raise InputError("say which run, or --controller for the controller's own log")
+    if call.options.tail is not None:
+        raise InputError("--tail N is only for --controller")
     run = call.client.run(call.options.run)
     empty = True
     with interrupt.noticed() as away:
@@ -43,6 +51,29 @@ def logs(call: Call) -> int:
     if empty:
         over = run.record().phase.final
         call.out.remark(f"{run.name} has no log {'(`prune` removes old logs)' if over else 'yet'}")
+    return Exit.OK
+
+
+def _of_controller(call: Call) -> int:
+    if call.options.run is not None or call.options.raw:
+        raise InputError("--controller shows the controller's log: it takes no RUN and no --raw")
+    tail = call.options.tail
+    if tail is not None and tail < 0:
+        raise InputError(f"--tail {tail}: give 0 or more lines")
+    empty = True
+    with interrupt.noticed() as away:
+        for entry in call.client.controller.log(
+            tail=tail, follow=call.options.follow, stop=lambda: away.seen
+        ):
+            empty = False
+            call.out.record(entry.json())
+            call.out.say(controlling.text_of(entry))
+            streams.check()
+            call.out.flush()
+    if away.seen:
+        return Exit.INTERRUPTED
+    if empty and tail != 0:
+        call.out.remark("the controller has not logged anything yet")
     return Exit.OK
 
 

@@ -48,6 +48,7 @@ def _plan(call: Call) -> PrunePlan:
             keep=options.keep,
             unknown=options.unknown,
             checkpoints=options.checkpoints,
+            history=options.history,
             progress=say,
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from orchestrator.cli.output import Output, number_text
-from orchestrator.client.routing import JudgedClaim, losses_text, rate_is_known, until_text
+from orchestrator.client.routing import JudgedClaim, losses_text, plan_text, rate_is_known, until_text
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route, UntilKind
@@ -40,6 +40,12 @@ def choice_text(choice: Choice, job: Job) -> str:
 def losses_fact(choice: Choice, job: Job) -> list[tuple[str, str]]:
     text = losses_text(choice, job)
     return [("losses", text)] if text else []
+
+
+def plan_fact(route: Route, now: float) -> list[tuple[str, str]]:
+    """What is expected of the run over all offers, if that is more than one session of the chosen one."""
+    text = plan_text(route, now)
+    return [("plan", text)] if text else []
 
 
 def rate_text(choice: Choice, job: Job) -> str:
@@ -85,4 +91,5 @@ def route_json(route: Route) -> Mapping[str, object]:
         "others": route.others,
         "rejections": route.rejections,
         "rules": route.rules,
+        "itinerary": route.itinerary,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
-from orchestrator.client import SessionSummary
+from orchestrator.client import Forecast, SessionSummary
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
@@ -14,7 +14,7 @@ from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import size_text
+from orchestrator.core.wording import count_text, date, size_text
 
 NOTES_SHOWN = 12
 
@@ -36,7 +36,8 @@ def show(call: Call) -> int:
         "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
         "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,
         "wish": record.wish, "progress": found.progress,
-        "seconds_left": found.progress.seconds_left, "session": record.session, "reading": reading,
+        "seconds_left": found.progress.seconds_left, "forecast": found.forecast,
+        "session": record.session, "reading": reading,
         "sessions": [_session_json(each) for each in history], "checkpoints": record.accepted,
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
@@ -82,6 +83,7 @@ def _facts(look: Look) -> list[tuple[str, str]]:
         ("submitted", utc_text(record.submitted_at)),
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
         ("progress", ", ".join([done, *watching.figures(look)])),
+        ("expected end", "" if look.forecast is None else _end_text(look.forecast)),
     ]
     because = _because(record)
     if not record.phase.final and (record.session is not None or not because):
@@ -100,6 +102,12 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     rows += [("cleaning up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
              for s in record.strays]  # fmt: skip
     return rows
+
+
+def _end_text(forecast: Forecast) -> str:
+    """`2026-11-20 21:52Z, after 2 further sessions`."""
+    more = forecast.sessions - 1
+    return date(forecast.end) + (f", after {count_text(more, 'further session')}" if more else "")
 
 
 def _because(record: RunRecord) -> str:
@@ -208,6 +216,7 @@ def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
         rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
+    rows += routing.plan_fact(route, call.clock.now())
     rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]
     rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]

@@ -1,4 +1,4 @@
-"""`submit` and `plan` in words: submits a job, or only says where it would run."""
+"""`submit` in words, and what `plan` says of a job: where it would run, and why not elsewhere."""
 
 from __future__ import annotations
 
@@ -7,16 +7,14 @@ from pathlib import Path
 from orchestrator.cli import following, hints, pulling, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import Output
-from orchestrator.client import Hop, Plan, Run, Submission, Verdict
+from orchestrator.client import Plan, Run, Submission, Verdict
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date, span, units_text
+from orchestrator.core.wording import date
 from orchestrator.errors import InputError
 
-HOPS_SHOWN = 20
 _OLD_SECRETS = (
     "taken from the running controller's environment; if you changed them, `orchestrator down` first"
 )
@@ -25,7 +23,9 @@ _OLD_SECRETS = (
 def submit(call: Call) -> int:
     """Freezes, routes and records a job, and makes sure that a controller runs; --follow shows the run."""
     if call.options.dry_run:
-        return plan(call)
+        from orchestrator.cli import outlooking
+
+        return outlooking.plan(call)
     given = call.options
     if call.client.schedules.declared(given.job):
         from orchestrator.cli import scheduling
@@ -33,7 +33,9 @@ def submit(call: Call) -> int:
         return scheduling.submit(call)
     if given.now:
         raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
-    done = call.client.submit(given.job, platforms=given.platform, unless_running=given.unless_running)
+    done = call.client.submit(
+        given.job, platforms=given.platform, unless_running=given.unless_running, deadline=given.deadline
+    )
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"
         _tell_submitted(call, done, done.plan)
@@ -119,19 +121,22 @@ def _route_facts(plan: Plan) -> list[tuple[str, str]]:
 # --- plan, --dry-run --------------------------------------------------------------------------------------
 
 
-def plan(call: Call) -> int:
-    """Prints the estimate, the hops, every rejection and the rules in force. Launches and writes nothing."""
-    found = call.client.plan(call.options.job, platforms=call.options.platform)
-    job, route = found.job, found.route
-    tell_unlocked(call, found)
-    claims = [(each.accelerator, routing.claim_text(each)) for each in found.claims]
-    call.out.document({
+def plan_json(found: Plan) -> dict[str, object]:
+    """What a job's plan says, for programs."""
+    job = found.job
+    claims = {each.accelerator: routing.claim_text(each) for each in found.claims}
+    return {
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
-        "route": routing.route_json(route), "hops": found.hops, "commands": found.commands,
-        "claims": dict(claims), "requirements_locked": found.requirements_locked,
+        "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
+        "claims": claims, "requirements_locked": found.requirements_locked,
         "requirements": job.all_requirements, "leaves": shown.document(found),
-    })  # fmt: skip
-    out = call.out
+    }  # fmt: skip
+
+
+def show_plan(call: Call, found: Plan) -> None:
+    """Prints the estimate, the rules in force and every rejection."""
+    job, route, out = found.job, found.route, call.out
+    tell_unlocked(call, found)
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
     out.say()
     chosen = [] if route.chosen is None else [
@@ -143,18 +148,13 @@ def plan(call: Call) -> int:
         *_recurrence_facts(job),
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
-        *(("claim", f"{name}: {text}") for name, text in claims),
+        *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to start it", command) for command in routing.starts(route)),
         *(("to fix it", command) for command in found.commands if found.verdict is not Verdict.START),
     ])  # fmt: skip
-    _show_hops(out, found.hops)
     routing.show_rejections(out, route.rejections)
-    shown.show(out, found)
-    out.say()
-    out.say(out.paint("Nothing was launched.", "dim"))
-    return {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(found.verdict, Exit.OK)
 
 
 def _recurrence_facts(job: Job) -> list[tuple[str, str]]:
@@ -183,28 +183,3 @@ def _no_route_facts(plan: Plan) -> list[tuple[str, str]]:
         Verdict.START: "it would be queued until you start a machine",
         Verdict.TIME: f"it would be queued until {date(at)}" if at is not None else "it would be queued",
     }.get(plan.verdict, ""))]  # fmt: skip
-
-
-def _quota_text(hop: Hop) -> str:
-    if hop.quota_units:
-        return units_text(hop.quota_units)
-    return span(hop.quota_seconds) if hop.quota_seconds else "–"
-
-
-def _show_hops(out: Output, hops: tuple[Hop, ...]) -> None:
-    rows = [
-        (
-            str(number), f"{hop.platform}/{hop.accelerator}", date(hop.start), span(hop.end - hop.start),
-            f"{hop.from_step:,}", f"{hop.to_step:,}", _quota_text(hop), hop.why_it_ends,
-        )
-        for number, hop in enumerate(hops, start=1)
-    ]  # fmt: skip
-    if not rows:
-        return
-    out.say()
-    left_out = len(rows) - HOPS_SHOWN
-    if left_out > 1:
-        middle = ("…", f"{left_out} similar", "", "", "", "", "", "")
-        rows = [*rows[: HOPS_SHOWN - 1], middle, rows[-1]]
-    headers = ("HOP", "WHERE", "STARTS", "TAKES", "FROM STEP", "TO STEP", "QUOTA", "ENDS BY")
-    out.table(headers, rows, right=frozenset({0, 4, 5}))

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text, waiting_text
 from orchestrator.cli.terminal import plain
+from orchestrator.client import Forecast
 from orchestrator.client.looking import Look
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -27,16 +28,26 @@ DOING_SECONDS = 2.0
 
 
 def figures(look: Look) -> list[str]:
-    """Rate, loss and remaining time, if known."""
+    """Rate, loss and remaining time, as far as they are known."""
     found = look.progress
     parts = []
     if found.steps_per_second:
         parts.append(f"{number_text(found.steps_per_second)} {look.record.job.work.unit}/s")
     if found.loss is not None:
         parts.append(f"loss {number_text(found.loss)}")
-    if found.seconds_left is not None:
+    if look.forecast is not None:
+        parts.append(f"done in about {forecast_text(look.forecast, look.now)}")
+    elif found.seconds_left is not None:
         parts.append(f"{clock_text(found.seconds_left)} of training left")
     return parts
+
+
+def forecast_text(forecast: Forecast, now: float) -> str:
+    """`3:07:12 (2:50:00 to 3:30:00)`."""
+    end, low = clock_text(forecast.end - now), clock_text(forecast.low - now)
+    if forecast.high is None:
+        return f"{end} ({low} or more)"
+    return f"{end} ({low} to {clock_text(forecast.high - now)})"
 
 
 def whereabouts(look: Look) -> str:
@@ -130,7 +141,7 @@ class JsonView:
             self._out.record({
                 "run": self._run, "at": look.now, "phase": look.record.standing, "step": found.step,
                 "steps_total": found.total, "steps_per_second": found.steps_per_second, "loss": found.loss,
-                "seconds_left": found.seconds_left,
+                "seconds_left": found.seconds_left, "forecast": look.forecast,
                 "session": look.record.session.name if look.record.session else None,
                 "preparing": look.preparing or None,
             })  # fmt: skip

@@ -14,18 +14,24 @@ from orchestrator.client.client import Client
 
 if TYPE_CHECKING:
     from orchestrator.client.adopting import Adoption, Came
+    from orchestrator.client.backing_up import BackUp
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
-    from orchestrator.client.controlling import Controller, Started
+    from orchestrator.client.controlling import Controller, Started, Stopped
+    from orchestrator.client.deliveries import Notification, NotifyTest
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.logs import LogLine
     from orchestrator.client.moving import Move
+    from orchestrator.client.notifications import Notifications
+    from orchestrator.client.outlooking import Fits, Outlook
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
     from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.replaying import Replay
+    from orchestrator.client.restoring import Restored, Revived
     from orchestrator.client.routing import JudgedClaim, Routing
     from orchestrator.client.run import Run
     from orchestrator.client.sessions import SessionSummary
@@ -34,32 +40,50 @@ if TYPE_CHECKING:
     from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
-    from orchestrator.core.estimate import Hop
+    from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.layout import Standing
     from orchestrator.core.lifecycle import Phase
-    from orchestrator.core.offer import Route
+    from orchestrator.core.offer import Hop, Route
+    from orchestrator.core.outlook import Alone, Expected
+    from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
     from orchestrator.freeze.leaving import Part
-    from orchestrator.ledger import Owner, Stored
+    from orchestrator.hindsight.comparing import Compared, Comparison, Totals
+    from orchestrator.hindsight.playing import Played
+    from orchestrator.ledger import Owner, Standby, Stored
 
 _HOMES = {
     "Adoption": "client.adopting",
+    "Alone": "core.outlook",
+    "BackUp": "client.backing_up",
+    "Answer": "core.replay",
     "Came": "client.adopting",
     "Checkpoint": "client.checkpoints",
+    "Compared": "hindsight.comparing",
+    "Comparison": "hindsight.comparing",
     "Controller": "client.controlling",
+    "Expected": "core.outlook",
     "Finding": "client.checkup",
+    "Fits": "client.outlooking",
+    "Forecast": "core.foreseen",
     "Health": "client.health",
-    "Hop": "core.estimate",
+    "Hop": "core.offer",
     "JudgedClaim": "client.routing",
     "Leftovers": "client.leftovers",
     "LogLine": "client.logs",
     "Move": "client.moving",
     "NoAnswer": "client.quota",
+    "Notification": "client.deliveries",
+    "Notifications": "client.notifications",
+    "NotifyTest": "client.deliveries",
     "Orphan": "client.leftovers",
+    "Outlook": "client.outlooking",
     "Owner": "ledger",
     "Part": "freeze.leaving",
     "Phase": "core.lifecycle",
     "Plan": "client.planning",
+    "Played": "hindsight.playing",
     "Pool": "client.quota",
     "PrunePlan": "client.pruning",
     "Pruned": "client.pruning",
@@ -67,6 +91,9 @@ _HOMES = {
     "Quotas": "client.quota",
     "Registration": "client.registering",
     "Removal": "client.leftovers",
+    "Restored": "client.restoring",
+    "Revived": "client.restoring",
+    "Replay": "client.replaying",
     "Route": "core.offer",
     "Routing": "client.routing",
     "Run": "client.run",
@@ -76,22 +103,35 @@ _HOMES = {
     "ScheduleStatus": "client.registering",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
+    "Standing": "core.layout",
+    "Standby": "ledger",
     "Started": "client.controlling",
+    "Stopped": "client.controlling",
+    "Step": "core.replay",
     "Stored": "ledger",
     "StoredRun": "client.stored",
     "Submission": "client.submitting",
     "Then": "client.wishing",
+    "Totals": "hindsight.comparing",
     "Verdict": "core.route",
     "WishAnswer": "client.wishing",
 }
 
 __all__ = [
     "Adoption",
+    "Alone",
+    "Answer",
+    "BackUp",
     "Came",
     "Checkpoint",
     "Client",
+    "Compared",
+    "Comparison",
     "Controller",
+    "Expected",
     "Finding",
+    "Fits",
+    "Forecast",
     "Health",
     "Hop",
     "JudgedClaim",
@@ -99,11 +139,16 @@ __all__ = [
     "LogLine",
     "Move",
     "NoAnswer",
+    "Notification",
+    "Notifications",
+    "NotifyTest",
     "Orphan",
+    "Outlook",
     "Owner",
     "Part",
     "Phase",
     "Plan",
+    "Played",
     "Pool",
     "PrunePlan",
     "Pruned",
@@ -111,6 +156,9 @@ __all__ = [
     "Quotas",
     "Registration",
     "Removal",
+    "Replay",
+    "Restored",
+    "Revived",
     "Route",
     "Routing",
     "Run",
@@ -120,11 +168,16 @@ __all__ = [
     "ScheduleStatus",
     "SessionSummary",
     "SetUp",
+    "Standby",
+    "Standing",
     "Started",
+    "Step",
+    "Stopped",
     "Stored",
     "StoredRun",
     "Submission",
     "Then",
+    "Totals",
     "Verdict",
     "WishAnswer",
 ]

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from orchestrator.client import bringing, stored
 from orchestrator.core import bounds
+from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.deposit import Arrival, Deposit, adoption, is_run, machine, submission
+from orchestrator.core.event import Adopted, Released
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 FENCE_TRIES = 5
+GENERATIONS_UNKNOWN = 1_000  # sessions that may have been started since a backup, if nobody knows
 UNREADABLE: Final = "unreadable"
 _MAY_GO_ON = frozenset(Phase) - {Phase.DONE, Phase.CANCELLED}
 
@@ -255,11 +258,7 @@ class Adopting:
         self, ledger: Ledger, record: RunRecord, said: Said, told: Deposit, arrival: Arrival, notes: list[str]
     ) -> Adoption:
         """The run has what the other ledger accepted, and what this one did, as far as the store has it."""
-        names = {each.name for each in told.accepted}
-        own = [each for each in record.accepted if each.name not in names]
-        there = set(manifests.present(self.store, record.run, [each.name for each in own]))
-        accepted = (*told.accepted, *(each for each in own if each.name in there))
-        told = replace(told, accepted=tuple(sorted(accepted, key=lambda each: (each.ref.step, each.name))))
+        told = replace(told, accepted=self._both(record, told))
         due = None if told.phase.final else DUE_NOW
         try:
             after = ledger.append(record, adoption(told, arrival), due_at=due)
@@ -270,6 +269,41 @@ class Adopting:
             notes.append(f"its session {after.session.name} goes on")
             self._control(ledger, notes)
         return replace(_result(said, Came.BACK, told, tuple(notes)), phase=after.standing)
+
+    def revive(self, record: RunRecord, ledger: Ledger) -> tuple[RunRecord, list[str]]:
+        """Takes a run of a restored ledger past all that happened after its backup: no session that was
+        started since may publish any more, and what was accepted since counts. A run that was held stays so.
+        """
+        notes: list[str] = []
+        said = deposits.said_of(self.store, record.run)
+        taken = None if said is None or said.deposit is None else self._taken(said, record, notes)
+        if taken is None:
+            after, more = self.without_store(record, ledger, self.client.clock.now(), "")
+            return after, [*notes, *more]
+        said, told, arrival = taken
+        accepted = self._both(record, told)
+        event = Adopted(arrival.at, "restored from a backup", max(told.generation, arrival.generation),
+                        accepted, arrival.adoptions, record.micro_batch_caps, arrival.by)  # fmt: skip
+        after = _revived(record, event, ledger)
+        self._tell(after, notes)
+        return after, notes
+
+    @staticmethod
+    def without_store(record: RunRecord, ledger: Ledger, now: float, why: str) -> tuple[RunRecord, list[str]]:
+        """The same if its store says nothing of it, so that nobody knows how many sessions there were."""
+        generation = min(record.generation + GENERATIONS_UNKNOWN, bounds.GENERATION_MAX - 1)
+        event = Adopted(now, "restored from a backup", generation, record.accepted, record.adoptions + 1,
+                        record.micro_batch_caps, _here())  # fmt: skip
+        told = f"its store says nothing of it{f' ({why})' if why else ''}: it goes on from the backup's state"
+        return _revived(record, event, ledger), [told]
+
+    def _both(self, record: RunRecord, told: Deposit) -> tuple[Accepted, ...]:
+        """What either ledger accepted, as far as the store has it."""
+        names = {each.name for each in told.accepted}
+        own = [each for each in record.accepted if each.name not in names]
+        there = set(manifests.present(self.store, record.run, [each.name for each in own]))
+        found = (*told.accepted, *(each for each in own if each.name in there))
+        return tuple(sorted(found, key=lambda each: (each.ref.step, each.name)))
 
     def _tell(self, record: RunRecord, notes: list[str]) -> None:
         try:
@@ -317,6 +351,13 @@ class Adopting:
             replace(each, origin=str(self.given[each.name].absolute())) if each.name in self.given else each
             for each in job.inputs
         ))  # fmt: skip
+
+
+def _revived(record: RunRecord, event: Adopted, ledger: Ledger) -> RunRecord:
+    after = ledger.append(record, (event,), due_at=DUE_NOW)
+    if record.phase is Phase.QUEUED:  # it waited for no person
+        return ledger.append(after, (Released(event.at),), due_at=DUE_NOW)
+    return after
 
 
 def _here() -> str:

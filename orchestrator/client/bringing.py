@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.deposit import Deposit, archives
-from orchestrator.core.job import Input, Job, frozen_image
+from orchestrator.core.job import Job, frozen_image
+from orchestrator.engine import bringing
 from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected
-from orchestrator.files import remove_tree
-from orchestrator.freeze import inputs, packing
+from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.stores import checkpoints as manifests
-from orchestrator.stores import deposits
 from orchestrator.stores.deposits import Said
 from orchestrator.stores.store import Store
 
@@ -56,7 +53,7 @@ def brought(store: Store, run: str, job: Job, folders: Folders) -> list[str]:
     for sha256 in archives(job):
         target = folders.image(sha256) if sha256 == image else folders.bundle(sha256)
         try:
-            _fetch(store, run, sha256, target)
+            bringing.fetch(store, run, sha256, target)
         except (NotFound, CorruptCheckpoint) as error:
             what = "what its image is built from" if sha256 == image else "its source"
             lacking.append(f"it cannot go on here without {what}, which the store cannot give: {error}")
@@ -67,28 +64,7 @@ def staged(store: Store, run: str, job: Job, folders: Folders) -> list[str]:
     """Brings the inputs into this home, from the store or from paths that the user gave. Returns what is
     lacking."""
     try:
-        inputs.stage(job.inputs, folders.inputs, partial(_give, store, run))
+        inputs.stage(job.inputs, folders.inputs, partial(bringing.give, store, run))
     except (Rejected, OSError) as error:
         return [f"it cannot go on here without its inputs: {error}"]
     return []
-
-
-def _fetch(store: Store, run: str, sha256: str, target: Path) -> None:
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if target.exists() and inputs.digest(target) == sha256:
-        return
-    deposits.fetch_material(store, run, sha256, target)
-
-
-def _give(store: Store, run: str, wanted: Input, target: Path) -> bool:
-    """Writes an input that the store has. False if it has none that is whole."""
-    sha256 = wanted.sha256 or ""
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
-        archive = Path(folder) / "input.tar"
-        try:
-            deposits.fetch_input(store, run, sha256, archive)
-            packing.unpack(archive, target, sha256)
-        except (NotFound, CorruptCheckpoint, ValueError):
-            remove_tree(target)
-            return False
-    return True

@@ -18,13 +18,14 @@ from enum import StrEnum
 from pathlib import Path
 
 from orchestrator import cron
-from orchestrator.client import growth, leftovers, routing
+from orchestrator.client import deliveries, growth, leftovers, likeness, routing, service
 from orchestrator.client.home import Home
 from orchestrator.client.lost import lost
 from orchestrator.client.lost import schedules as lost_schedules
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.config import Config
+from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.market import Surveyed
@@ -36,6 +37,7 @@ from orchestrator.stores.store import Store
 
 PYTHON_MIN = (3, 11)
 FREE_BYTES_MIN = 2e9
+_CONTAINER = Path("/.dockerenv")  # its engine starts the controller again
 CONTENTS = "home: contents"
 
 
@@ -75,6 +77,7 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
         yield from _grown(home, clock)
         yield from _looked_at("agent", _agent)
         yield from _looked_at("time zones", _time_zones)
+        yield from _rebooted(home)
     try:
         wired = Wired.from_home(home.path, clock)
         path = home.folders.config
@@ -84,10 +87,14 @@ def findings(home: Home, clock: Clock, names: Collection[str] = ()) -> Iterator[
         yield _trouble("config", error)
         return
     leftovers.check_names(home, wired.config, names)
+    if not names:
+        with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
+            yield from _targets(home, wired)
     yield from _platforms(home, wired, names)
     if not names:
         with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
             yield from _taken_out(home, wired.config)
+            yield from _alike(home, wired)
     for given in wired.config.stores:
         if not names or given.name in names:
             yield from _looked_at(
@@ -103,6 +110,28 @@ def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Fin
         yield Finding(what, *look())
     except (OrchestratorError, OSError) as error:
         yield _trouble(what, error)
+
+
+def _rebooted(home: Home) -> Iterator[Finding]:
+    """Whether a reboot would end things that somebody relies on."""
+    with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
+        ledger = home.existing_ledger()
+        if ledger is None:
+            return
+        with ledger:
+            counts = ledger.counts()
+        final = {phase.value for phase in FINAL}
+        under_way = sum(count for phase, count in counts.phases.items() if phase not in final)
+        what = count_text(under_way, "run") if under_way else "a schedule" if counts.next_fire else ""
+        found = service.look(home)
+        if found.survives_reboot:
+            yield Finding("service", State.OK, f"{found.name}: starts with this machine")
+        elif what and not _CONTAINER.exists():
+            advice = found.advice if found.enabled or found.path is None else (
+                "`orchestrator service install` starts it with this machine"
+            )  # fmt: skip
+            text = f"{what} would wait after a reboot: nothing starts the controller"
+            yield Finding("service", State.WARNING, text, advice)
 
 
 def _remarks(what: str, built: Callable[[], Store]) -> Iterator[Finding]:
@@ -157,8 +186,9 @@ def _ledger(home: Home) -> tuple[State, str]:
         return State.OK, "none yet: the first submit creates it"
     with ledger:
         runs, size = len(ledger.summaries()), ledger.size()
-        owner = ledger.owner()
+        owner, standbys = ledger.owner(), ledger.standbys()
     controls = f"controlled by {owner}" if owner else "no controller is running; submit starts one"
+    controls += "".join(f"; standing by: {each}" for each in standbys)
     return State.OK, f"{count_text(runs, 'run')}, {size_text(size)}; {controls}"
 
 
@@ -181,6 +211,21 @@ def _agent() -> tuple[State, str]:
     from orchestrator.agent import archive
 
     return State.OK, f"builds, {size_text(len(archive.content()))}"
+
+
+def _targets(home: Home, wired: Wired) -> Iterator[Finding]:
+    """Who is told what happens. Sends nothing: `notify test` does."""
+    for each in deliveries.targets(home, wired):
+        what = f"notify {each.name}"
+        waiting = f", {count_text(each.waiting, 'notification')} to be sent" if each.waiting else ""
+        if each.trouble:
+            yield Finding(what, State.MISSING, f"{each.trouble}{waiting}", remedy=Remedy.ACT)
+        elif each.dead:
+            text = f"{count_text(each.dead, 'notification')} not delivered and given up{waiting}"
+            yield Finding(what, State.WARNING, text, command=("notify", "list"))
+        else:
+            text = f"has an address{waiting}"
+            yield Finding(what, State.OK, text, "try it", command=("notify", "test", each.name))
 
 
 def _platforms(home: Home, wired: Wired, names: Collection[str]) -> Iterator[Finding]:
@@ -246,6 +291,19 @@ def _time_zones() -> tuple[State, str]:
     """The database that schedules use; Python prefers the system's, which may be old."""
     source, version = cron.database()
     return (State.OK if cron.knows("Europe/Berlin") else State.MISSING), f"{version}, from {source}"
+
+
+def _alike(home: Home, wired: Wired) -> Iterator[Finding]:
+    """Whether this machine can take over from another one that uses the same ledger."""
+    ledger = home.existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        found = tuple(likeness.doubts(ledger, wired)) if ledger.is_shared else None
+    for doubt in found or ():
+        yield Finding("taking over", State.WARNING, doubt)
+    if found == ():
+        yield Finding("taking over", State.OK, "this machine has what the ledger's other controllers have")
 
 
 def _platform(answer: Surveyed, kind: str) -> Finding:

@@ -10,8 +10,12 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from orchestrator.client.ahead import Ahead
+from orchestrator.client.backups import Backups
 from orchestrator.client.home import Home
 from orchestrator.client.ledgers import Ledgers
+from orchestrator.client.notifications import Notifications
+from orchestrator.client.past import Past
 from orchestrator.client.schedules import Schedules
 from orchestrator.client.stores import Stores
 from orchestrator.clock import Clock, SystemClock
@@ -49,6 +53,10 @@ class Client:
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
         self.schedules = Schedules(self)
+        self.notifications = Notifications(self)
+        self.outlook = Ahead(self)
+        self.backups = Backups(self)
+        self.past = Past(self)
 
     def __enter__(self) -> Self:
         self.ledgers.hold()
@@ -62,14 +70,17 @@ class Client:
 
     # --- Runs -------------------------------------------------------------------------------------------
 
-    def runs(self, *, all: bool = False, limit: int | None = None) -> tuple[RunStatus, ...]:
-        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them.
+    def runs(
+        self, *, all: bool = False, limit: int | None = None, after: str | None = None
+    ) -> tuple[RunStatus, ...]:
+        """The runs under way, newest first; with `all` also runs that are over. At most `limit` of them;
+        with `after`, only those that come behind that run.
 
-        Raises InputError for a `limit` below 0.
+        Raises InputError for a `limit` below 0, and for an unknown run.
         """
         from orchestrator.client.status import statuses
 
-        return statuses(self, all=all, limit=limit)
+        return statuses(self, all=all, limit=limit, after=after)
 
     def run(self, name: str) -> Run:
         """Finds a run by its full name, a unique prefix, or its job's name (which finds the newest run).
@@ -87,18 +98,20 @@ class Client:
         *,
         platforms: str | Iterable[str] = (),
         unless_running: bool = False,
+        deadline: str | float | None = None,
     ) -> Submission:
         """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
         unless one runs. The run continues when this program ends.
 
         `platforms`: use only these. `unless_running`: submit nothing if a run of this job is under way.
+        `deadline`: when it should be done, as for `outlook`; the router prefers runs that would miss theirs.
         Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
         leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
         first. A job with a schedule is registered instead: `schedules.register`.
         """
         from orchestrator.client.submitting import submit
 
-        return submit(self, job, _names(platforms), unless_running=unless_running)
+        return submit(self, job, _names(platforms), unless_running=unless_running, deadline=deadline)
 
     def plan(self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = ()) -> Plan:
         """Where and when the job in this YAML file would run. Launches and writes nothing.
@@ -137,8 +150,10 @@ class Client:
         from orchestrator.client.owning import running
 
         with self.ledgers.existing() as ledger:
-            owner = None if ledger is None else running(ledger, self.clock)
-        return health.of(self.home, self.clock, owner)
+            if ledger is None:
+                return health.Health()
+            owner = running(ledger, self.clock)
+            return health.of(self.home, self.clock, owner, ledger.standbys())
 
     def quota(self, platforms: str | Iterable[str] = ()) -> Quotas:
         """What is left of the quota of each platform, or of these, and what used the rest.
@@ -186,13 +201,15 @@ class Client:
         keep: int = 0,
         unknown: bool = False,
         checkpoints: bool = False,
+        history: bool = False,
         progress: Callable[[str], None] | None = None,
     ) -> PrunePlan:
         """What is no longer needed in the home, in the stores and on the platforms. Changes nothing.
 
         Logs and sessions may go `older_than_seconds` after their run's end. The newest `keep` runs of each
         job keep everything. `unknown`: include what belongs to runs that this ledger does not know.
-        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `progress` is
+        `checkpoints`: include checkpoints of finished runs, except each run's newest and best. `history`:
+        include the events of these runs in the ledger, except the first and the last. `progress` is
         called with what is being looked at.
 
         Stores and platforms that do not answer are listed separately. Raises SpecError or InputError for a
@@ -201,7 +218,7 @@ class Client:
         from orchestrator.client import pruning
         from orchestrator.pruning.rules import Policy
 
-        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints)
+        policy = Policy(self.clock.now(), older_than_seconds, keep, unknown, checkpoints, history)
         return pruning.plan(self.home, self.clock, policy, progress)
 
     def prune(

@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from orchestrator.client import controller_log
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.core.wording import size_text
-from orchestrator.home import OLDER_CONTROLLER_LOG, PLATFORMS, RESULTS
+from orchestrator.home import PLATFORMS, RESULTS
 from orchestrator.pruning import listing, needs, rules
 from orchestrator.pruning.rules import Policy
 from orchestrator.stores import checkpoints as stored
@@ -52,7 +53,7 @@ def of_home(home: Home, clock: Clock, seconds: float = DOCTOR_SECONDS) -> Growth
         size, whole = listing.disk_bytes(home.path / folder, enough)
         sizes[what], complete = size, complete and whole
     folders = home.folders
-    logs = (folders.controller_log, home.path / OLDER_CONTROLLER_LOG, folders.crash_log)
+    logs = (folders.controller_log, *controller_log.older(home.path), folders.crash_log)
     sizes["controller's logs"] = sum(path.stat().st_size for path in logs if path.is_file())
     ledger = home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():

@@ -7,6 +7,7 @@ the notes. Probes import this every few seconds, so of the config it reads only 
 from __future__ import annotations
 
 import contextlib
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -18,7 +19,7 @@ from orchestrator.core import wire
 from orchestrator.files import write_whole
 
 if TYPE_CHECKING:
-    from orchestrator.ledger import Owner
+    from orchestrator.ledger import Owner, Standby
 
 NOTE_SECONDS = 2.0
 TICK_SECONDS_MAX = 20.0  # a tick takes milliseconds and happens once a second
@@ -33,24 +34,36 @@ class Tick:
 
 
 class State(StrEnum):
-    """How the controller is doing. Only TICKS is healthy."""
+    """How the controller is doing. TICKS and WAITS are healthy."""
 
     ABSENT = "absent"  # no controller runs
     UNHEARD = "unheard"  # it has not ticked yet, or it uses another home or machine
     FROZEN = "frozen"  # it runs but has not ticked for TICK_SECONDS_MAX
     TICKS = "ticks"
+    WAITS = "waits"  # a standby of this machine waits for its turn
 
 
 @dataclass(frozen=True)
 class Health:
     """`owner` is the controlling process, or None. `tick_seconds_ago` is the age of its newest tick, or None
-    if no tick is known. Below 0 the machine was restarted since."""
+    if no tick is known. Below 0 the machine was restarted since. `standbys` wait for their turn, on any
+    machine."""
 
     owner: Owner | None = None
     tick_seconds_ago: float | None = None
+    standbys: tuple[Standby, ...] = ()
+
+    @property
+    def standby(self) -> Standby | None:
+        """The one of this machine, if it is awake."""
+        here = socket.gethostname()
+        mine = (each for each in self.standbys if each.is_on(here))
+        return next((each for each in mine if each.silent_seconds <= TICK_SECONDS_MAX), None)
 
     @property
     def state(self) -> State:
+        if self.tick_seconds_ago is None and self.standby is not None:
+            return State.WAITS
         if self.owner is None:
             return State.ABSENT
         if self.tick_seconds_ago is None:
@@ -58,15 +71,16 @@ class Health:
         return State.TICKS if 0.0 <= self.tick_seconds_ago <= TICK_SECONDS_MAX else State.FROZEN
 
 
-def of(home: Home, clock: Clock, owner: Owner | None) -> Health:
+def of(home: Home, clock: Clock, owner: Owner | None, standbys: tuple[Standby, ...] = ()) -> Health:
     """The health of the controller that the ledger names."""
     if owner is None:
-        return Health()
+        return Health(standbys=standbys)
     try:
         tick = wire.decode(Tick, home.folders.tick.read_bytes())
     except (OSError, ValueError):
-        return Health(owner)
-    return Health(owner, clock.monotonic() - tick.monotonic if tick.since == owner.since else None)
+        return Health(owner, standbys=standbys)
+    ago = clock.monotonic() - tick.monotonic if tick.since == owner.since else None
+    return Health(owner, ago, standbys)
 
 
 def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from orchestrator.client import live
+from orchestrator.client import foreseen, live
 from orchestrator.client.live import Live
 from orchestrator.client.progress import Progress, progress
 from orchestrator.core.checkpoint import newest
+from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 
@@ -27,7 +28,8 @@ class Look:
     """A run at one moment. `now` is the wall clock; `monotonic` is for pauses between looks.
 
     `live` is the newest reading of its session; None while a fault holds the run, because then nobody reads
-    it. `preparing` is what is being done for its next one. `events` are the events since the previous look;
+    it. `preparing` is what is being done for its next one. `forecast` says when the run will end, if that is
+    known. `events` are the events since the previous look;
     the first look has all of them. `alone_seconds`: for how long these looks have seen no controller.
     """
 
@@ -39,6 +41,7 @@ class Look:
     events: tuple[Stored, ...] = ()
     controller: Owner | None = None
     alone_seconds: float = 0.0
+    forecast: Forecast | None = None
 
     @property
     def progress(self) -> Progress:
@@ -68,7 +71,8 @@ def looks(client: Client, run: str) -> Iterator[Look]:
     clock, folders, never = client.clock, client.home.folders, threading.Event()
     seq = 0
     owner: Owner | None = None
-    asked_at = float("-inf")  # the last check for a controller
+    expected: Forecast | None = None
+    asked_at = float("-inf")  # the last check for a controller and its forecast
     seen_at = clock.monotonic()  # the last time that one was seen
     with client.ledgers.runs() as ledger:
         while True:
@@ -79,6 +83,7 @@ def looks(client: Client, run: str) -> Iterator[Look]:
             now = clock.monotonic()
             if now - asked_at >= OWNER_SECONDS:
                 asked_at, owner = now, ledger.owner()
+                expected = foreseen.forecasts(folders, clock.now()).get(run)
             seen_at = seen_at if owner is None else now
             found = Look(
                 record,
@@ -89,6 +94,7 @@ def looks(client: Client, run: str) -> Iterator[Look]:
                 events,
                 owner,
                 now - seen_at,
+                None if rests(record) else expected,
             )
             yield found
             if found.rests:

@@ -24,14 +24,17 @@ RESTART_SECONDS = 5.0
 def running(ledger: LedgerReader, clock: Clock) -> Owner | None:
     """The controller that runs; None if none does.
 
-    A controller restarts itself after a change of the config, and controls nothing for a moment then. As long
-    as the process of the last one lives, this waits for it, for up to RESTART_SECONDS.
+    A controller restarts itself after a change of the config, and controls nothing for a moment then, nor
+    after a restart of the ledger's server. As long as the process of the last one lives, or a standby waits
+    for its turn, this waits for it, for up to RESTART_SECONDS.
     """
     owner = ledger.owner()
     last = None if owner is not None else ledger.owner(last=True)
     ends = clock.monotonic() + RESTART_SECONDS
     never = threading.Event()
-    while owner is None and last is not None and _lives(last) and clock.monotonic() < ends:
+    while owner is None and last is not None and clock.monotonic() < ends:
+        if not _lives(last) and not ledger.standbys():
+            break
         clock.wait(never, POLL_SECONDS)
         owner = ledger.owner()
     return owner

@@ -17,9 +17,8 @@ from orchestrator.client import routing
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import route as routes
-from orchestrator.core.estimate import Hop
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
-from orchestrator.core.offer import Route, UntilKind
+from orchestrator.core.offer import Hop, Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import unknown
@@ -142,8 +141,10 @@ def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...])
 
 
 def check_secrets(wired: Wired, job: Job) -> None:
-    """Raises InputError that names every secret which the config does not allow."""
+    """Raises InputError that names every secret which the config does not allow, and the address."""
     refused = [told for name in job.secrets if (told := wired.config.secret_refusal(name, job.secrets))]
+    if job.notify is not None and (told := wired.config.address_refusal(job.notify.url)):
+        refused.append(told)
     if refused:
         raise InputError("\n".join(refused))
 

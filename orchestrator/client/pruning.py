@@ -18,7 +18,7 @@ from orchestrator.client.leftovers import Doubt, Orphan
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, forgetting
 from orchestrator.platforms.platform import BuildingImages, Platform
 from orchestrator.pruning import listing, needs, removal, results, rules
 from orchestrator.pruning.results import Surplus
@@ -58,6 +58,7 @@ class PrunePlan:
     finished_runs: int = 0  # with checkpoints in a store
     finished_bytes: int = 0  # the size of these checkpoints
     uploads: Mapping[str, tuple[Upload, ...]] = field(default_factory=dict)
+    histories: Mapping[str, int] = field(default_factory=dict)  # run → its events that may go
 
     @property
     def goes(self) -> tuple[Row, ...]:
@@ -74,6 +75,9 @@ class PrunePlan:
         lost = sum(map(len, self.uploads.values()))
         if lost:
             found.append(Row("uploads", lost, None, "their writers died before the end"))
+        if self.histories:
+            why = "`why`, `quota` and `replay` then know no more of runs that ended long ago"
+            found.append(Row("events", sum(self.histories.values()), None, why))
         for several, why in (
             (self.orphans, "left by the session of a finished run"),
             (self.images, "no run that is under way needs it"),
@@ -162,10 +166,16 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
     held: dict[str, int] = {}
     surplus: list[Surplus] = []
     uploads: dict[str, tuple[Upload, ...]] = {}
+    histories: dict[str, int] = {}
     ledger = home.ledger_on_a_full_disk()
     with ledger or contextlib.nullcontext():
         needed = _needed(home, ledger, policy)
         if ledger is not None:
+            if policy.history:
+                old = [
+                    run for run, facts in needed.runs.items() if not rules.old_enough(facts, needed, policy)
+                ]
+                histories = forgetting.forgettable(ledger, old)
             homes = {each.run: each.store or wired.config.home_store for each in ledger.summaries()}
             for name, store in stores.items():
                 say(f"looking at the store {name}")
@@ -196,6 +206,7 @@ def plan(home: Home, clock: Clock, policy: Policy, progress: Callable[[str], Non
         len(held),
         sum(held.values()),
         uploads,
+        histories,
     )
 
 
@@ -264,6 +275,8 @@ def carry_out(
                     break
                 abort(wired.store(name), upload)
                 progress(1)
+    if given.histories and not stopped():
+        freed += _forget(home, given, stopped, progress, troubles)
     kept = dict(outcome.kept)
     if (given.orphans or given.images) and not stopped():
         images = _still_unneeded(home, given, platforms, troubles)
@@ -271,6 +284,24 @@ def carry_out(
         kept |= {each.place: why for each, why in done.kept.items()}
         troubles |= {each.place: error for each, error in done.troubles.items()}
     return Pruned(tuple(outcome.removed), freed, kept, outcome.troubles, troubles, stopped())
+
+
+def _forget(
+    home: Home,
+    given: PrunePlan,
+    stopped: Callable[[], bool],
+    progress: Callable[[int], None],
+    troubles: dict[str, OrchestratorError],
+) -> int:
+    """Removes the histories; returns the bytes by which the ledger shrank."""
+    sizes: list[int] = []
+    with _kept_going(troubles, "ledger"), home.runs() as ledger:
+        sizes.append(ledger.size())
+        forgetting.forget(ledger, given.histories, stopped, lambda _: None)
+        progress(sum(given.histories.values()))
+        forgetting.compact(ledger)
+        sizes.append(ledger.size())
+    return max(0, sizes[0] - sizes[-1]) if sizes else 0
 
 
 def _still_unneeded(

@@ -8,16 +8,20 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.client.wiring import Wired
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
+from orchestrator.core.calendar import Opening
+from orchestrator.core.choosing import plan_text as plan_text  # for front ends
 from orchestrator.core.estimate import interval_seconds, mean_time_to_failure
 from orchestrator.core.job import Claim, Job
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
+from orchestrator.core.queueing import Waiting, lay_out
+from orchestrator.core.route import ways
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
 from orchestrator.core.wording import count_text, date, span
@@ -28,6 +32,7 @@ from orchestrator.platforms.platform import Platform
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
+QUEUED_MAX = 1000  # waiting runs among which the place of one is looked for
 SURVEY_SECONDS = 30.0  # after this a platform counts as not answering
 
 
@@ -109,10 +114,31 @@ def fill(
 
 
 def route_of(wired: Wired, ledger: Ledger | None, record: RunRecord) -> Route:
-    """Where the run would go now, and every reason against every other offer."""
-    route = market(wired, ledger).route(record, measured(ledger, record.job), thorough=True)
+    """Where the run would go now, in the place that the queue leaves it, and every reason against every other
+    offer."""
+    found = market(wired, ledger)
+    openings, others = _place(found, ledger, record)
+    case = found.case(measured(ledger, record.job), openings, others)
+    route = found.judged(record, replace(case, thorough=True))
     assert route is not None, "every platform has answered, if only with an error"
     return route
+
+
+def _place(market: Market, ledger: Ledger | None, record: RunRecord) -> tuple[tuple[Opening, ...], int]:
+    """What more urgent runs leave for this one, and how many runs wait besides it."""
+    waiting = [record]
+    if ledger is not None:
+        names = [each.run for each in ledger.summaries({Phase.QUEUED}, limit=QUEUED_MAX)]
+        found = ledger.records(name for name in names if name != record.run)
+        waiting += [each for each in found if each.wish is None and not each.fault]
+    queue = [
+        Waiting(each, ways(each, market.case(measured(ledger, each.job)), market.now), each.deadline or 0.0)
+        for each in waiting
+    ]
+    for place in lay_out(queue, market.calendar()):
+        if place.waiting.record.run == record.run:
+            return place.openings, len(waiting) - 1
+    return (), len(waiting) - 1
 
 
 def routing(client: Client, run: str) -> Routing:

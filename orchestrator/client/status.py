@@ -5,6 +5,7 @@ Starts fast: reads no record and no config.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,7 @@ from orchestrator.ledger import RunSummary
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.core.foreseen import Forecast
 
 LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
@@ -24,8 +26,9 @@ class RunStatus(RunSummary):
     """The present state of a run in plain values. Times in unix seconds, durations in seconds.
 
     `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left at
-    the present rate. `trouble`: why its platform does not answer at the moment. `waits_since`: since when its
-    session has waited in the platform's queue. None stands for unknown, or not the case.
+    the present rate; `forecast` is when the run ends, with everything that lies between. `trouble`: why its
+    platform does not answer at the moment. `waits_since`: since when its session has waited in the platform's
+    queue. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -34,32 +37,45 @@ class RunStatus(RunSummary):
     seconds_left: float | None = None
     trouble: str = ""
     waits_since: float | None = None
+    forecast: Forecast | None = None
 
     @property
     def progress(self) -> Progress:
         return Progress(self.step, self.steps_total, self.steps_per_second, self.loss)
 
 
-def statuses(client: Client, *, all: bool, limit: int | None) -> tuple[RunStatus, ...]:
+def statuses(
+    client: Client, *, all: bool, limit: int | None, after: str | None = None
+) -> tuple[RunStatus, ...]:
     """See `Client.runs`."""
     if limit is not None and limit < 0:
         raise InputError(f"the limit of runs is {limit}; it must be 0 or more")
     phases = None if all else [phase for phase in Phase if phase not in FINAL]
     with client.ledgers.existing() as ledger:
-        found = ledger.summaries(phases, limit) if ledger is not None else ()
-    return tuple(_status(client, summary) for summary in found)
+        name = None if after is None or ledger is None else ledger.find(after)
+        found = ledger.summaries(phases, limit, after=name) if ledger is not None else ()
+    foreseen = _foreseen(client, found)
+    return tuple(_status(client, summary, foreseen) for summary in found)
 
 
 def status(client: Client, run: str) -> RunStatus:
     """See `Run.status`. Raises InputError if there is no run of this name."""
     with client.ledgers.runs() as ledger:
         for summary in ledger.summaries(run=run):
-            return _status(client, summary)
+            return _status(client, summary, _foreseen(client, [summary]))
     raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
 
-def _status(client: Client, summary: RunSummary) -> RunStatus:
-    """The summary with its session's newest reading."""
+def _foreseen(client: Client, found: Iterable[RunSummary]) -> Mapping[str, Forecast]:
+    if all(summary.phase in FINAL or summary.phase is Phase.HELD for summary in found):
+        return {}
+    from orchestrator.client import foreseen
+
+    return foreseen.forecasts(client.home.folders, client.clock.now())
+
+
+def _status(client: Client, summary: RunSummary, foreseen: Mapping[str, Forecast]) -> RunStatus:
+    """The summary with its session's newest reading and its forecast."""
     reading = None
     if summary.phase in LAUNCHED:
         from orchestrator.client import live
@@ -74,4 +90,5 @@ def _status(client: Client, summary: RunSummary) -> RunStatus:
         seconds_left=found.seconds_left,
         trouble=reading.trouble if reading is not None else "",
         waits_since=reading.waits_since if reading is not None else None,
+        forecast=None if summary.phase in FINAL else foreseen.get(summary.run),
     )

@@ -14,21 +14,25 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import controlling, interrupt, lost, planning, routing
+from orchestrator.client import controlling, deadlines, interrupt, lost, planning, routing
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
 from orchestrator.client.run import Run
 from orchestrator.client.wiring import Wired
+from orchestrator.core import bounds
 from orchestrator.core.event import Submitted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
+from orchestrator.engine import depositing
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
 from orchestrator.files import open_log
+from orchestrator.freeze import inputs, packing
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
@@ -60,11 +64,13 @@ class Submission:
 
 
 def submit(
-    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool
-) -> Submission:
+    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool,
+    deadline: str | float | None = None,
+) -> Submission:  # fmt: skip
     """See `Client.submit`."""
     client.home.tighten()
     wired = client.wired()
+    due = deadlines.due(deadline, client.clock.now(), wired.config.timezone)
     parsed = planning.parse(wired, job, platforms)
     if parsed.job.schedule is not None:
         raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
@@ -74,7 +80,8 @@ def submit(
             run = _running(ledger, parsed.job.name) if unless_running else None
             plan = None
             if run is None:
-                run, plan = _recorded(client, wired, ledger, parsed)
+                run, plan, unshared = _recorded(client, wired, ledger, parsed, due)
+                warnings += unshared
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
     return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
@@ -104,7 +111,10 @@ def _running(ledger: Ledger, name: str) -> str | None:
     return next((found.run for found in ledger.summaries(active) if found.name == name), None)
 
 
-def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> tuple[str, Plan]:
+def _recorded(
+    client: Client, wired: Wired, ledger: Ledger, parsed: Parsed, deadline: float | None
+) -> tuple[str, Plan, tuple[str, ...]]:
+    """Returns the run's name, its plan, and warnings."""
     planning.check_secrets(wired, parsed.job)
     name = f"{parsed.job.name}-{''.join(secrets.choice(_ALPHABET) for _ in range(RANDOM_CHARACTERS))}"
     route = routing.route_of(wired, ledger, RunRecord(name, parsed.job, client.clock.now()))
@@ -113,8 +123,26 @@ def _recorded(client: Client, wired: Wired, ledger: Ledger, parsed: Parsed) -> t
         wired.secret(secret)
     frozen = planning.freeze(parsed, wired.folders.home)
     plan = planning.planned(wired, frozen, route, ledger)
-    _record(wired, ledger, Submitted(name, frozen.job, client.clock.now(), store=wired.config.home_store))
-    return name, plan
+    store, now = wired.config.home_store, client.clock.now()
+    event = Submitted(name, frozen.job, now, store=store, deadline=deadline)
+    warnings = _shared(wired, RunRecord(name, frozen.job, event.at)) if ledger.is_shared else ()
+    _record(wired, ledger, event)
+    return name, plan, warnings
+
+
+def _shared(wired: Wired, record: RunRecord) -> tuple[str, ...]:
+    """Puts into the home store what the run's sessions need, before a controller of another machine may want
+    to start one. Returns warnings."""
+    store, job, into = wired.store(""), record.job, wired.folders.inputs
+    try:
+        if sum(packing.size(Path(each.origin)) for each in job.inputs) <= bounds.INPUTS_BYTES_MAX:
+            inputs.stage(job.inputs, into)
+        return depositing.materials(store, record, wired.folders)
+    except (OrchestratorError, OSError) as error:
+        return (
+            f"what the job consists of could not be put into the store {wired.config.home_store}, so only a "
+            f"controller with this home can start it: {error}",
+        )
 
 
 def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:

@@ -23,7 +23,7 @@ from orchestrator.errors import InputError, WorkWouldBeLost
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
-    from orchestrator.ledger.reading import Stored
+    from orchestrator.ledger import Stored
 
 
 class Then(StrEnum):

@@ -103,6 +103,8 @@ def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float 
     traits, quota = choice.offer.traits, choice.offer.quota
     walls = (traits.session_seconds, quota.left_seconds if quota is not None else None)
     limits = [wall - traits.wall_margin_seconds for wall in walls if wall is not None]
+    if choice.stay_seconds is not None:
+        limits.append(choice.stay_seconds)
     return max(0.0, min(limits)) if limits else opens_seconds
 
 

@@ -7,7 +7,8 @@ same offers. Must never know which offer is chosen.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import NamedTuple
 
 from orchestrator.core.estimate import rolled_over
 from orchestrator.core.offer import Offer
@@ -15,10 +16,9 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session, Stray
 
 
-@dataclass(frozen=True)
-class Claim:
+class Claim(NamedTuple):
     """What one session uses of its offer: `seconds` of the quota that the platform has not counted yet, and a
-    slot, unless the session is over."""
+    slot, unless the session is over. A tuple, because every tick makes one for every session."""
 
     session: str
     platform: str
@@ -37,8 +37,11 @@ def claims(
     found: dict[str, Claim] = {}
     for record in records:
         if record.session is not None and record.holds_slot:
-            found[record.session.name] = claim_of(record.session, as_of)
-        found |= {s.session: _of_stray(s, as_of, now) for s in record.strays if not s.ended}
+            claim = claim_of(record.session, as_of)
+            found[claim.session] = claim
+        for stray in record.strays:
+            if not stray.ended:
+                found[stray.session] = _of_stray(stray, as_of, now)
     for each in closed:
         seconds = uncounted(each, as_of.get(each.platform, now), now)
         if each.session not in found and seconds > 0.0:
@@ -49,9 +52,9 @@ def claims(
 def claim_of(session: Session, as_of: Mapping[str, float]) -> Claim:
     """What the session may still use of the quota that was left when the platform was asked: the rest of its
     budget."""
-    order, seconds = session.order, session.budget_seconds
-    if session.runs_since is not None:
-        seconds -= max(0.0, as_of.get(order.platform, session.runs_since) - session.runs_since)
+    order, seconds, since = session.order, session.budget_seconds, session.runs_since
+    if since is not None:
+        seconds -= max(0.0, as_of.get(order.platform, since) - since)
     return Claim(order.session, order.platform, order.accelerator, max(0.0, seconds))
 
 

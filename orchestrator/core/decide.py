@@ -21,10 +21,11 @@ from orchestrator.core.action import (
 )
 from orchestrator.core.assign import again, assign
 from orchestrator.core.checkpoint import CheckpointRef, superseded
+from orchestrator.core.choosing import plan_text
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
 from orchestrator.core.durable import is_durable
-from orchestrator.core.ending import ending, given_up, overdue, past_limit, unheard
+from orchestrator.core.ending import beyond_reach, ending, given_up, overdue, past_limit, unheard
 from orchestrator.core.event import (
     Assigned,
     Began,
@@ -42,7 +43,9 @@ from orchestrator.core.event import (
     StopRequested,
     Withdrawn,
 )
+from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
+from orchestrator.core.needs import wanting
 from orchestrator.core.offer import UNDATED, Rejection, Route, UntilKind, Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
@@ -66,6 +69,14 @@ _BEFORE_THE_NEXT = frozenset(
     {Phase.QUEUED, Phase.PREPARING, Phase.LAUNCHING, Phase.STOPPING, Phase.COLLECTING}
 )
 _BEFORE_TRAINING = frozenset({"starting", "probing", "fetching", "restoring"})  # states of the agent
+
+
+def conclude(record: RunRecord, inputs: Inputs) -> Decision:
+    """The next events and actions of any run: it may miss something in the config, or be held for an
+    unexpected error."""
+    if inputs.met:
+        return faulted(record, inputs.met, inputs.now)
+    return wanting(record, inputs.lacking, inputs.now) if inputs.lacking else decide(record, inputs)
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:
@@ -101,6 +112,8 @@ def _read(draft: Draft) -> None:
     record = draft.record
     forgone = record.forgone or (record.discard and record.awaits is Awaited.OUTPUT)
     gone = "" if watch is None else unheard(draft.session, watch, draft.now, draft.monotonic)
+    if watch is not None and draft.inputs.beyond and not gone:
+        gone = beyond_reach(draft.session, watch, draft.monotonic, draft.inputs.beyond)
     if gone or watch is None or watch.observation is None:
         _unread(draft, gone, forgone)
         return
@@ -229,6 +242,8 @@ def _take_route(draft: Draft) -> None:
     if route.chosen is not None:
         order = again(record.parked, assign(record, route.chosen, _opens_seconds(route, now), now))
         reason = f"{order.platform}/{order.accelerator}: {route.chosen.estimate.rate_source}"
+        if (expected := plan_text(route, now)) and order != record.parked:
+            reason = f"{reason}; {expected}"
         draft.emit(Assigned(now, order, route.chosen.offer.traits, reason))
         return
     kinds = {r.until.kind for r in route.rejections}

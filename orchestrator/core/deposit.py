@@ -25,6 +25,7 @@ _NAME_LENGTH_MAX = 100
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FILE_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
 _MACHINE = re.compile(rf"[A-Za-z0-9._-]{{0,{bounds.MACHINE_CHARACTERS_MAX}}}")
+_ADDRESS = re.compile(r"env:[A-Za-z_][A-Za-z0-9_]{0,199}")  # only ever a reference
 _INCARNATION = re.compile(r"[0-9a-z]{0,32}")
 _TEXT_BYTES_MAX = 4096  # of a text without a limit of its own
 
@@ -179,6 +180,7 @@ def _job_facts(job: Job) -> tuple[tuple[bool, str], ...]:
         (all(_FILE_NAME.fullmatch(each.name) for each in inputs), "an input's name"),
         (all(len(each.origin) <= 2 * _TEXT_BYTES_MAX for each in inputs), "an input's path"),
         (all(_SHA256.fullmatch(each.sha256 or "") for each in inputs), "an input's sha256"),
+        (job.notify is None or bool(_ADDRESS.fullmatch(job.notify.url)), "notify.url"),
     )
 
 

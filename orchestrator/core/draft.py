@@ -27,7 +27,9 @@ class Inputs:
     are those of this run's actions since its last decision. `watch` is of its current session, `strays` of
     closed ones. `route` is given only while the run is queued, and `case` is what it was judged by.
     `launch_unknown`: the ledger has an intended launch, and this controller does not know whether it
-    happened. `tallies`: the counts of notes, including those that were not journalled.
+    happened. `beyond`: the host of the machine that the session is bound to, if this controller does not
+    reach it. `tallies`: the counts of notes, including those that were not journalled. `lacking`: what the
+    config lacks for the run. `met`: an unexpected error, in a sentence; the run is held for it.
     """
 
     now: float
@@ -39,6 +41,9 @@ class Inputs:
     case: Case | None = None
     launch_unknown: bool = False
     tallies: Tallies = field(default_factory=dict)
+    beyond: str = ""
+    lacking: tuple[str, ...] = ()
+    met: str = ""
 
 
 @dataclass(frozen=True)

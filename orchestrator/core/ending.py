@@ -118,6 +118,18 @@ def unheard(session: Session, watch: Watch, now: float, monotonic: float) -> str
     return f"its session limit has passed, and {session.order.platform} has not answered for {span(silent)}"
 
 
+def beyond_reach(session: Session, watch: Watch, monotonic: float, host: str) -> str:
+    """Why a session is given up that is bound to the machine `host`, which this controller does not reach;
+    empty if its uplink may still be heard."""
+    traits, silent = session.traits, monotonic - watch.at
+    patience = max(traits.silence_seconds, SILENT_POLLS * traits.poll_seconds) + traits.setup_seconds
+    if silent < patience:
+        return ""
+    return (
+        f"it is out of reach on {session.order.platform} of {host}, and nothing was heard for {span(silent)}"
+    )
+
+
 def _left_at(session: Session, observation: Observation) -> float | None:
     """When the session's agent last wrote its status, by its own clock."""
     status = observation.status

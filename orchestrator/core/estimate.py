@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import islice
 
 from orchestrator.core.job import Job, Work
-from orchestrator.core.offer import Estimate, Offer, Quota, Uplink
+from orchestrator.core.offer import Estimate, Hop, Offer, Quota, Uplink
 from orchestrator.core.speed import Rate, samples_for, step_after
 
 # 12 bytes a parameter, written at 1,316 MB/s: docs/references/training.md#size-and-speed-of-a-checkpoint
@@ -67,22 +67,6 @@ class ExpectedSession:
     last: bool
 
 
-@dataclass(frozen=True)
-class Hop:
-    """One session of a plan: where it runs, when, and from which step to which. Times are unix seconds;
-    `quota_seconds` is 0 on an offer without a quota, `quota_units` on one without a balance in units."""
-
-    platform: str
-    accelerator: str
-    start: float
-    end: float
-    from_step: int
-    to_step: int
-    quota_seconds: float
-    why_it_ends: str
-    quota_units: float = 0.0
-
-
 def checkpoint_bytes(work: Work) -> float:
     """The expected size of one checkpoint; 0 if the job does not give its parameters."""
     return (work.parameters or 0.0) * BYTES_PER_PARAMETER
@@ -98,7 +82,7 @@ def save_seconds(job: Job, offer: Offer) -> float:
 def terms(job: Job, offer: Offer, step_seconds: float = 0.0) -> Terms:
     """The terms of a session that starts with the full quota of a window."""
     wall = offer.traits.session_seconds
-    quota = None if offer.quota is None else _allowed(offer, offer.quota)
+    quota = None if offer.quota is None else quota_allowed(offer, offer.quota)
     limits = [limit for limit in (wall, quota) if limit is not None]
     budget = min(limits) - offer.traits.wall_margin_seconds if limits else math.inf
     return Terms(
@@ -110,8 +94,8 @@ def quota_opens_at(offer: Offer, terms: Terms, need_seconds: float, now: float) 
     """When the quota allows a session worth its set-up: `now`, or the next refresh, known or assumed."""
     if offer.quota is None:
         return now
-    left = _left(offer, offer.quota, now)
-    return now if _worthwhile(offer, terms, left, need_seconds) else _next_refresh(offer.quota, now)
+    left = quota_left(offer, offer.quota, now)
+    return now if _worthwhile(offer, terms, left, need_seconds) else next_refresh(offer.quota, now)
 
 
 def _worthwhile(offer: Offer, terms: Terms, left: float, need: float) -> bool:
@@ -126,25 +110,27 @@ def rolled_over(offer: Offer, now: float) -> Offer:
     quota = offer.quota
     if quota is None or quota.refresh_at is None or quota.refresh_at > now:
         return offer
-    left = _left(offer, quota, now)
+    left = quota_left(offer, quota, now)
     if left == math.inf:
         return offer
-    return replace(offer, quota=replace(quota, left_seconds=left, refresh_at=_next_refresh(quota, now)))
+    return replace(offer, quota=replace(quota, left_seconds=left, refresh_at=next_refresh(quota, now)))
 
 
-def _left(offer: Offer, quota: Quota, now: float) -> float:
+def quota_left(offer: Offer, quota: Quota, now: float) -> float:
+    """What is left of the quota now, in seconds: all of it, if its window has ended since it was reported."""
     stale = quota.refresh_at is not None and quota.refresh_at <= now
-    return _allowed(offer, quota) if stale else quota.left_seconds
+    return quota_allowed(offer, quota) if stale else quota.left_seconds
 
 
-def _allowed(offer: Offer, quota: Quota) -> float:
-    # If the size of a full window is not known: what is left now, but at least one whole session.
+def quota_allowed(offer: Offer, quota: Quota) -> float:
+    """The seconds of a full window; if nobody says: what is left now, but at least one whole session."""
     if quota.allowed_seconds is not None:
         return quota.allowed_seconds
     return max(quota.left_seconds, offer.traits.session_seconds or 0.0) or math.inf
 
 
-def _next_refresh(quota: Quota, now: float) -> float:
+def next_refresh(quota: Quota, now: float) -> float:
+    """When the next window begins; assumed, if nobody says."""
     window = quota.window_seconds or WINDOW_SECONDS
     refresh = now + window if quota.refresh_at is None else quota.refresh_at
     if refresh <= now:
@@ -160,8 +146,8 @@ def expected_sessions(need: float, offer: Offer, terms: Terms, now: float) -> It
     margin, overhead = offer.traits.wall_margin_seconds, terms.setup + terms.save
     left = allowed = refresh = window = math.inf
     if offer.quota is not None:
-        left, allowed = _left(offer, offer.quota, now), _allowed(offer, offer.quota)
-        refresh, window = _next_refresh(offer.quota, now), offer.quota.window_seconds or WINDOW_SECONDS
+        left, allowed = quota_left(offer, offer.quota, now), quota_allowed(offer, offer.quota)
+        refresh, window = next_refresh(offer.quota, now), offer.quota.window_seconds or WINDOW_SECONDS
     time = now
     while need > 0:
         if not _worthwhile(offer, terms, left, need):

@@ -54,7 +54,8 @@ class Submitted:
     """A new run. `store` is its home store for good, by its name in the config; empty in events of the first
     version. `group` is shared by runs that belong together, such as a sweep; `parameters` are this run's.
     `schedule` is what submitted it; `origin` is when it was due, or where else it came from. `slice`: it may
-    run only then, and otherwise sleeps; None: it may always run."""
+    run only then, and otherwise sleeps; None: it may always run. `deadline`: when it should be done, in unix
+    seconds; None: whenever it is."""
 
     run: str
     job: Job
@@ -65,6 +66,7 @@ class Submitted:
     schedule: str = ""
     origin: str = ""
     slice: Slice | None = None
+    deadline: float | None = None
     kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
 
 

@@ -249,6 +249,28 @@ class Recurrence:
     window: Window | None = None
 
 
+class NoticeKind(StrEnum):
+    """What somebody may want to be told."""
+
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    HELD = "held"
+    MOVED = "moved"  # the run trains on another platform or accelerator than before
+    WAITING = "waiting"  # the run is queued until a person starts a machine
+    QUOTA_LOW = "quota_low"
+    SCHEDULE_MISSED = "schedule_missed"
+
+
+@dataclass(frozen=True)
+class Notify:
+    """What the job wants told, and where: `url` is a reference, `env:NAME`. The address itself is looked up
+    by the controller each time it sends, and recorded nowhere."""
+
+    on: tuple[NoticeKind, ...]
+    url: str
+
+
 DEFAULT = "default"
 
 
@@ -290,6 +312,7 @@ class Job:
     requirements_lock: str | None = None
     variants: tuple[tuple[str, Requirements], ...] = ()
     schedule: Recurrence | None = None
+    notify: Notify | None = None
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:

@@ -20,6 +20,10 @@ def missing(record: RunRecord, platforms: Collection[str], stores: Collection[st
     """What the run needs and the config does not have, in words. Empty for a run that is over."""
     if record.phase.final:
         return ()
+    session = record.session
+    there = session is None or session.order.platform in platforms
+    if there and not record.strays and (not record.store or record.store in stores):
+        return ()  # asked for every decision
     gone = [_store(record.store)] if record.store and record.store not in stores else []
     return (*gone, *(_platform(name) for name in platforms_of(record) if name not in platforms))
 

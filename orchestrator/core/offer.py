@@ -32,6 +32,8 @@ class Traits:
     `readable_mid_run`: the platform can read the outbox of a running session.
     `fetches`: a session with an uplink to the store fetches source, inputs and checkpoint from there itself.
     `hands_over`: the next session there can read what an ended one left; it is kept until then.
+    `machine`: the sessions are bound to this machine, and only its controllers reach them (`machine_id`);
+    empty: they are the same for every controller.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
     `needs_image`: a job without an image cannot run there. `human_start`: a person starts its machine; until
     then its offers are closed.
@@ -60,6 +62,20 @@ class Traits:
     metered: bool = False
     internet: bool = False
     secrets: bool = True
+    machine: str = ""
+
+
+def machine_id(identity: str, host: str) -> str:
+    """Names a machine: equal only for the same `identity`, and readable by the `host` in it."""
+    return f"{identity}:{host}"
+
+
+def is_same_machine(one: str, other: str) -> bool:
+    return one.partition(":")[0] == other.partition(":")[0]
+
+
+def host_of(machine: str) -> str:
+    return machine.partition(":")[2] or "another machine"
 
 
 @dataclass(frozen=True)
@@ -218,7 +234,10 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Choice:
-    """An offer that was not rejected: how the job would run on it."""
+    """An offer that was not rejected: how the job would run on it.
+
+    `stay_seconds`: the plan ends the session after so many seconds, if it does before the platform does.
+    """
 
     offer: Offer
     micro_batch: int
@@ -226,13 +245,53 @@ class Choice:
     devices: int
     estimate: Estimate
     preferred_by: tuple[str, ...] = ()
+    stay_seconds: float | None = None
+
+
+@dataclass(frozen=True)
+class Hop:
+    """One session of a plan: where it runs, when, and from which step to which. Times are unix seconds;
+    `quota_seconds` is 0 on an offer without a quota, `quota_units` on one without a balance in units."""
+
+    platform: str
+    accelerator: str
+    start: float
+    end: float
+    from_step: int
+    to_step: int
+    quota_seconds: float
+    why_it_ends: str
+    quota_units: float = 0.0
+
+
+@dataclass(frozen=True)
+class Itinerary:
+    """The sessions of a run with dates in unix seconds, and the quota that they take, in seconds of session
+    time and in units. `finish_low` and `finish_high` bound the finish at one standard deviation of the
+    rates."""
+
+    hops: tuple[Hop, ...]
+    finish: float
+    finish_low: float
+    finish_high: float
+    quota_seconds: float = 0.0
+    quota_units: float = 0.0
+
+    @property
+    def start(self) -> float:
+        return self.hops[0].start if self.hops else self.finish
 
 
 @dataclass(frozen=True)
 class Route:
-    """The router's whole answer: the chosen offer, the runners-up, and every rejection with its reason."""
+    """The router's whole answer: the chosen offer, the runners-up, and every rejection with its reason.
+
+    `itinerary`: the run's expected sessions over all offers, in the place that the queue leaves it; None if
+    nothing was planned.
+    """
 
     chosen: Choice | None
     others: tuple[Choice, ...]
     rejections: tuple[Rejection, ...]
     rules: tuple[str, ...]
+    itinerary: Itinerary | None = None

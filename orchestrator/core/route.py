@@ -15,9 +15,12 @@ from enum import StrEnum
 from orchestrator.core import rules as ruling
 from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.estimate import Hop, estimate, hops, quota_opens_at, terms
+from orchestrator.core.calendar import Opening
+from orchestrator.core.choosing import planned
+from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
+from orchestrator.core.itinerary import PREFERRED_WITHIN, Way, way
 from orchestrator.core.job import Job, Mode, Prefer, Rule
 from orchestrator.core.offer import (
     NEVER,
@@ -25,6 +28,7 @@ from orchestrator.core.offer import (
     UNDATED,
     Choice,
     Estimate,
+    Hop,
     Offer,
     Rejection,
     Route,
@@ -40,7 +44,6 @@ from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, quota_text, span
 
 _OTHER_STORE = ("orchestrator init --help",)  # commands that add one
-PREFERRED_WITHIN = 1.25  # a preferred offer wins if it finishes within so many times the earliest finish
 
 
 class Verdict(StrEnum):
@@ -60,7 +63,8 @@ class Case:
 
     `usage` counts our sessions per (platform, accelerator). `silent` are the rejections of platforms that
     offer nothing now because they did not answer. `unreachable`: platform, home store, and why sessions there
-    do not reach it; "" is the home store of new runs.
+    do not reach it; "" is the home store of new runs. `openings`: what more urgent runs leave for this one;
+    empty: the run is judged as if it were alone, on what is free now. `others`: runs that wait behind it.
     """
 
     offers: tuple[Offer, ...] = ()
@@ -71,6 +75,8 @@ class Case:
     thorough: bool = False
     silent: tuple[Rejection, ...] = ()
     unreachable: tuple[tuple[str, str, str], ...] = ()
+    openings: tuple[Opening, ...] = ()
+    others: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +109,50 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
     if record.asleep:
         return slices.asleep(record, case.offers)
     offers, short = slices.worth(record, case.offers, now)
-    accepted = max((c.ref.step for c in record.accepted), default=0)
+    case = replace(case, offers=tuple(offers))
+    asked = _asked(record, case, now)
+    found, ways = _judged(asked, _reachable(record, case))
+    if case.openings and record.job.route.prefer is not Prefer.CHEAPEST:
+        found = planned(record, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps)
+    silent = (each for each in case.silent if may_use(record.job, each.platform))
+    return replace(found, rejections=(*found.rejections, *short, *silent))
+
+
+def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
+    """How the run would go on each offer that is or will be open to it. Cheap: judges nothing that needs a
+    whole estimate."""
+    asked, found = _asked(record, case, now), []
+    for offer in _reachable(record, case):
+        fit = fit_on(asked.job, offer, asked.micro_batch_caps)
+        if not isinstance(fit, str) and (there := _way(asked, offer, fit, _busy(asked, offer, slots=False))):
+            found.append(there)
+    return tuple(found)
+
+
+def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) -> Way | None:
+    """How the run would go there, in spite of a reason that time ends; None if it does not."""
+    not_before = 0.0
+    if against is not None and against.until.kind is not UntilKind.SLOT:
+        if against.until.kind is not UntilKind.TIME or against.until.at is None:
+            return None
+        not_before = against.until.at
+    expected = rate(asked.job.work, fit.profile, fit.row, asked.measurements, micro_batch=fit.micro_batch)
+    there = way(asked.job, offer, fit, expected, asked.done_steps, not_before)
+    if not asked.rules:
+        return there
+    said = ruling.consult(asked.rules, offer, there.need / 3600)
+    return None if said.forbidden is not None else replace(there, rank=said.rank)
+
+
+def _reachable(record: RunRecord, case: Case) -> Sequence[Offer]:
     reasons = {platform: why for platform, store, why in case.unreachable if store == record.store}
-    found = route(
+    return [_reached(each, reasons.get(each.platform)) for each in case.offers] if reasons else case.offers
+
+
+def _asked(record: RunRecord, case: Case, now: float) -> _Question:
+    accepted = max((c.ref.step for c in record.accepted), default=0)
+    return _question(
         record.job,
-        [_reached(each, reasons.get(each.platform)) for each in offers] if reasons else offers,
         now=now,
         rules=case.rules,
         measurements=case.measurements,
@@ -119,8 +164,6 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
         allow_over_horizon=accepted > 0 or _grows(record.job),
         thorough=case.thorough,
     )
-    silent = (each for each in case.silent if may_use(record.job, each.platform))
-    return replace(found, rejections=(*found.rejections, *short, *silent))
 
 
 def _grows(job: Job) -> bool:
@@ -160,8 +203,30 @@ def route(
     `thorough` also finds the reasons that never change behind a used slot, a cooldown or an outage. It costs
     an estimate per offer, and is for submit, plan and why.
     """
+    asked = _question(
+        job, now=now, rules=rules, measurements=measurements, usage=usage, cooldowns=cooldowns,
+        micro_batch_caps=micro_batch_caps, done_steps=done_steps, utc_offset_seconds=utc_offset_seconds,
+        allow_over_horizon=allow_over_horizon, thorough=thorough,
+    )  # fmt: skip
+    return _judged(asked, offers)[0]
+
+
+def _question(
+    job: Job,
+    *,
+    now: float,
+    rules: Sequence[Rule],
+    measurements: Sequence[Measurement],
+    usage: Mapping[tuple[str, str], int] | None,
+    cooldowns: Sequence[Cooldown],
+    micro_batch_caps: Mapping[str, int] | None,
+    done_steps: int,
+    utc_offset_seconds: float,
+    allow_over_horizon: bool,
+    thorough: bool,
+) -> _Question:
     in_force = ruling.in_force(job, rules, now=now, utc_offset_seconds=utc_offset_seconds)
-    asked = _Question(
+    return _Question(
         job=job,
         now=now,
         rules=in_force,
@@ -175,9 +240,14 @@ def route(
         thorough=thorough,
         rules_need_hours=ruling.asks_for_hours(in_force),
     )
+
+
+def _judged(asked: _Question, offers: Iterable[Offer]) -> tuple[Route, list[Way]]:
+    """The answer for the offers as they are now, and how the run would go on each that is or will be open."""
     candidates: list[_Candidate] = []
     rejections: list[Rejection] = []
     unfit: list[Rejection] = []  # listed last: nobody can do anything about them
+    found: list[Way] = []
     for offer in offers:
         fit = fit_on(asked.job, offer, asked.micro_batch_caps)
         if isinstance(fit, str):
@@ -188,13 +258,17 @@ def route(
             rejections.append(judged)
         else:
             candidates.append(judged)
-    choices = _ordered(job, candidates, now)
-    return Route(
+        there = _way(asked, offer, fit, judged if isinstance(judged, Rejection) else None)
+        if there is not None:
+            found.append(there)
+    choices = _ordered(asked.job, candidates, asked.now)
+    route = Route(
         chosen=choices[0] if choices else None,
         others=tuple(choices[1:]),
         rejections=(*rejections, *unfit),
-        rules=tuple(ruling.describe(rule) for rule in in_force),
+        rules=tuple(ruling.describe(rule) for rule in asked.rules),
     )
+    return route, found
 
 
 def _by_offer(cooldowns: Sequence[Cooldown], now: float) -> dict[tuple[str, str], Cooldown]:
@@ -218,7 +292,7 @@ def _judge(asked: _Question, offer: Offer, fit: Fit) -> _Candidate | Rejection:
 # --- What is wrong now ----------------------------------------------------------------------------------
 
 
-def _busy(asked: _Question, offer: Offer) -> Rejection | None:
+def _busy(asked: _Question, offer: Offer, *, slots: bool = True) -> Rejection | None:
     key = offer.platform, offer.accelerator
     if offer.unavailable is not None:
         return _reject(offer, offer.unavailable.reason, offer.unavailable.until)
@@ -232,7 +306,7 @@ def _busy(asked: _Question, offer: Offer) -> Rejection | None:
             return _reject(offer, f"given up for this run: {cooldown.reason}", NEVER)
         return _reject(offer, f"cooling down: {cooldown.reason}", until_time(cooldown.until))
     used = asked.usage.get(key, 0)
-    if used >= offer.slots:
+    if slots and used >= offer.slots:
         return _reject(offer, f"no free slot: {used} of {offer.slots} taken by our sessions", SLOT)
     return None
 

@@ -69,9 +69,11 @@ class RunRecord:
     refused to start it. `start_over`: held because no accepted checkpoint could be read; after a release the
     run may go on without. `closed`: the sessions that ended within the last hour before the last event.
     `dropped`: the latest names removed from `accepted` because they were damaged or gone in the home store.
+    `deadline`: when it should be done, in unix seconds.
     `adoptions`: how many ledgers had the run before this one; `adopted_by`: the machine that took it last.
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
+    `place`: the platform and accelerator of the session that was last seen to run.
     """
 
     run: str
@@ -113,6 +115,8 @@ class RunRecord:
     adopted_by: str = ""
     slice: Slice | None = None
     asleep: bool = False
+    place: tuple[str, str] | None = None
+    deadline: float | None = None
 
     @property
     def standing(self) -> Phase:
@@ -153,6 +157,7 @@ def submit(event: Submitted) -> RunRecord:
         schedule=event.schedule,
         origin=event.origin,
         slice=event.slice,
+        deadline=event.deadline,
     )
 
 
@@ -210,13 +215,13 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Submitted():
             raise AssertionError("a run is submitted once")
         case Began():
-            return replace(record, session=_session(record, began_at=event.at))
+            return replace(record, session=_session(record, began_at=event.at), place=_place(record))
         case StopRequested() | Ended():
             fault = record.fault if record.awaits is None else ""
             return replace(record, session=_session_after(record, event), awaits=None, fault=fault)
         case Started():
             session = _session(record, incarnation=event.incarnation, started_at=event.at)
-            return replace(record, session=session)
+            return replace(record, session=session, place=_place(record))
         case _:
             return replace(record, session=_session_after(record, event))
 
@@ -270,6 +275,11 @@ def _wish(record: RunRecord, event: Wished) -> Wish | None:
 def _session(record: RunRecord, **changes: object) -> Session:
     assert record.session is not None
     return replace(record.session, **changes)  # type: ignore[arg-type]
+
+
+def _place(record: RunRecord) -> tuple[str, str]:
+    assert record.session is not None
+    return record.session.order.platform, record.session.order.accelerator
 
 
 def _session_after(
@@ -370,7 +380,7 @@ def _closed(
         longest = None if wall is None else wall + session.traits.slack_seconds
         stray = Stray(session.name, order.platform, order.accelerator, session.end_confirmed, until,
                       session.traits.poll_seconds, left, session.assigned_at,
-                      session.traits.uplink, longest)  # fmt: skip
+                      session.traits.uplink, longest, session.traits.machine)  # fmt: skip
         strays = (*strays, stray)
         has_run = session.runs_since is not None or session.launched_at is not None
         if has_run and session.end_confirmed:

@@ -80,7 +80,7 @@ class Stray:
     used until its end is seen or `until` has passed (None: no limit). It ran from `since`, its assignment,
     at the earliest, and for at most `seconds_max` (None: unknown). It is polled every `poll_seconds`, as in
     its platform's traits. With `hands_over`, the run's next session may read its remains. `uplink`: where its
-    outbox is.
+    outbox is. `machine` as in the traits.
     """
 
     session: str
@@ -93,6 +93,7 @@ class Stray:
     since: float = 0.0
     uplink: Uplink = Uplink.SHARED
     seconds_max: float | None = None
+    machine: str = ""
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,12 @@ from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin,
 from orchestrator.core import bounds
 
 T = TypeVar("T")
+
+
+class NotFinite(float):
+    """A number that is not finite, where a document may have one: for `parse_constant` of `json.loads`."""
+
+
 _Reader = Callable[[object], Any]
 
 
@@ -148,7 +154,7 @@ def _number(value: object) -> float:
             number = float(value)
         except OverflowError:
             number = math.inf
-        if math.isfinite(number):
+        if math.isfinite(number) or isinstance(value, NotFinite):
             return number
     _wrong("a finite number", value)
 

@@ -29,6 +29,11 @@ def units_text(units: float) -> str:
     return f"{units:,.0f} units" if units >= 100 else f"{units:.3g} units"
 
 
+def money_text(amount: float, currency: str) -> str:
+    """`12.30 EUR`."""
+    return f"{amount:,.2f} {currency}"
+
+
 def date(unix_seconds: float) -> str:
     """A time to the minute, in UTC: `2026-11-20 21:52Z`."""
     if not 0 <= unix_seconds < _FAR:

@@ -28,22 +28,28 @@ def run(
     leave_when_idle: bool,
     outdated: Callable[[], bool],
     say: Callable[[str], None],
+    warn: Callable[[str], None] | None = None,
+    ticked: Callable[[float | None], None] = lambda _seconds: None,
     unforeseen: Unforeseen = raise_again,
+    awaits: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Ticks until `stopped` is true, or until it is `outdated`, or (with `leave_when_idle`) until nothing is
-    left to do or to wait for. Returns whether the caller should create a new engine: if it is `outdated`.
+    left to do or to wait for; while it `awaits` something, there is. Returns whether the caller should create
+    a new engine: if it is `outdated`.
 
-    Waits for a ledger that does not answer. Raises `Fenced` if another controller takes over. After an
-    unexpected exception that belongs to no single run, it pauses and returns True: the state in memory may
-    be incomplete, and a new engine finds everything again by looking.
+    `ticked` is told how many seconds each tick took, or None if the ledger did not answer, which is tried
+    again. Raises `Fenced` if another controller takes over. After an unexpected exception that belongs to no
+    single run, it pauses and returns True: the state in memory may be incomplete, and a new engine finds
+    everything again by looking.
     """
     idle_since: float | None = None
     told = False
     while not stopped():
         wake.clear()
+        began = clock.monotonic()
         try:
             pause = engine.tick()
-            idle = engine.idle
+            idle = engine.idle and not awaits()
             if idle and leave_when_idle:
                 stays = engine.stays
                 if stays and not told:
@@ -52,12 +58,14 @@ def run(
         except Fenced:
             raise
         except BackendError as error:
-            say(f"the ledger does not answer, trying again: {error}")
+            ticked(None)
+            (warn or say)(f"the ledger does not answer, trying again: {error}")
             clock.wait(wake, LEDGER_RETRY_SECONDS)
             continue
         except Exception as error:  # noqa: BLE001 the barrier: reported, then started again
             unforeseen("a tick", error)
             return _pause(clock, stopped)
+        ticked(clock.monotonic() - began)
         idle_since = (idle_since or clock.monotonic()) if idle else None
         if leave_when_idle and idle_since is not None and clock.monotonic() - idle_since >= LINGER_SECONDS:
             say("nothing is left to do")

@@ -59,11 +59,16 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
     if record.accepted and not _has_any(store, record):
         raise NothingThere(f"it has none of the checkpoints of {record.run}: is its disk there?")
     # What an adopted run needs came from its store: what that lacks, this machine gives to nobody unasked.
-    lacking = () if record.adoptions else (*_put_archives(store, record, folders),
-                                           *_put_inputs(store, record, folders))  # fmt: skip
+    lacking = () if record.adoptions else materials(store, record, folders)
     deposits.write(store, said)
     _write(note, told)
     return lacking
+
+
+def materials(store: Store, record: RunRecord, folders: Folders) -> tuple[str, ...]:
+    """Puts what the run's sessions need into its store: its archives, and its inputs if they are staged here.
+    Returns what could not be stored, in words. Idempotent."""
+    return (*_put_archives(store, record, folders), *_put_inputs(store, record, folders))
 
 
 def untold(ledger: LedgerReader, folders: Folders) -> tuple[RunRecord, ...]:

@@ -8,34 +8,37 @@ platforms together show what must happen next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.action import Action, Failed, Report, Trouble
-from orchestrator.core.decide import decide
+from orchestrator.core.decide import conclude
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Ended, Event, Faulted
+from orchestrator.core.event import Ended, Event, Faulted, TurnedAway
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.needs import missing, regained, wanting
+from orchestrator.core.needs import missing, regained
+from orchestrator.core.offer import Offer
+from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.session import Observation
+from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
-from orchestrator.engine.market import Market, Surveyed, survey
-from orchestrator.engine.perform import Backends, lane, perform
-from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.looking import Looking
+from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.perform import Backends, lane
+from orchestrator.engine.queue import Queue, Turn
+from orchestrator.engine.reach import Reach
+from orchestrator.engine.readings import Readings
 from orchestrator.engine.scheduling import Scheduling
-from orchestrator.engine.tracking import Tracked
+from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
 from orchestrator.ledger import DUE_NOW, Ledger, Proposal
-from orchestrator.platforms.platform import Platform
-from orchestrator.session.outbox import Outbox
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 
 IDLE_SECONDS = 1.0  # how soon a user's wish is noticed
-QUEUE_PAGE = 256
 CLOCK_SET_BACK_SECONDS = 60.0  # within a tick; then waiting runs are decided again
 
 
@@ -54,34 +57,16 @@ class Watchers:
 
     `event`: an event was journalled. `reading`: a run's current session was read. `silence`: its platform
     or its store did not answer, with the reason. `unreadable`: this version cannot read a run's record, with
-    the reason; called once. `schedule`: a sentence about a schedule.
+    the reason; called once. `surveyed`: a platform answered with these offers. `schedule`: a sentence about a
+    schedule.
     """
 
     event: Callable[[RunRecord, Event], None] = lambda _record, _event: None
     reading: Callable[[RunRecord, Observation, float], None] = lambda _record, _observation, _now: None
     silence: Callable[[RunRecord, str], None] = lambda _record, _trouble: None
     unreadable: Callable[[str, str], None] = lambda _run, _reason: None
+    surveyed: Callable[[Sequence[Offer], float], None] = lambda _offers, _now: None
     schedule: Callable[[str], None] = lambda _text: None
-
-
-class _Barrier:
-    """Passes an unexpected exception to `hold`. It is entered for every reading of a tick, so it is small."""
-
-    __slots__ = ("_doing", "_hold", "_run")
-
-    def __init__(self, hold: Callable[[str, str, Exception], None], run: str, doing: str) -> None:
-        self._hold = hold
-        self._run = run
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> bool:
-        if not isinstance(error, Exception) or isinstance(error, OrchestratorError):
-            return False
-        self._hold(self._run, self._doing, error)
-        return True
 
 
 class Engine:
@@ -109,8 +94,6 @@ class Engine:
         self._unreadable: dict[str, str] = {}  # runs already reported
         self._faults: dict[str, str] = {}  # runs that are to be held at their next decision, and why
         self._ahead: float | None = None  # wall clock less monotonic, at the last tick
-        self._observing: set[str] = set()
-        self._observed_at: dict[str, float] = {}
         self._expectant = False  # `market.expectant` when it was last read
         self._queue_stirred = True  # offers changed or a slot is free: decide all waiting runs again
         self._due: frozenset[str] = frozenset()  # runs that are due in this tick according to the ledger
@@ -118,7 +101,10 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
+        self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
+        self._reach = Reach(backends.platforms, clock.monotonic())
+        self._looking = Looking(backends, self._reach, workers, self._unforeseen)
         market.remember(ledger.closed_since(clock.now() - CLOSED_SECONDS))
         self._tracked = {
             record.run: Tracked(record, clock.monotonic(), launch_unknown=True) for record in ledger.live()
@@ -153,8 +139,8 @@ class Engine:
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
-        self._start_surveys(now, monotonic)
-        self._start_observations(monotonic)
+        self._looking.survey(self._market.surveys_due(now, monotonic))
+        self._looking.observe(self._tracked.values(), monotonic)
         return self._pause(now)
 
     @property
@@ -174,9 +160,19 @@ class Engine:
             self._watchers.event(record, event)
 
     @property
+    def seen(self) -> tuple[list[RunRecord], tuple[Offer, ...]]:
+        """The runs with something on a platform and the offers, as the last tick saw them."""
+        return [tracked.record for tracked in self._tracked.values()], self._market.offers()
+
+    @property
     def faulted(self) -> frozenset[str]:
         """The runs that have something on a platform and are held there until a person acts."""
         return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
+
+    def scene(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
+        """For forecasts: the offers and rules, the runs with a session, and those that wait."""
+        running = tuple(t.record for t in self._tracked.values() if t.record.session is not None)
+        return self._market.case(()), running, tuple(self._waiting.values())
 
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
@@ -187,10 +183,10 @@ class Engine:
 
     # --- What nobody foresaw ----------------------------------------------------------------------------
 
-    def _barrier(self, run: str, doing: str) -> _Barrier:
+    def _barrier(self, run: str, doing: str) -> Barrier:
         """An unexpected exception affects only this run, which is held at its next decision. The ledger's own
         errors concern every run and pass through."""
-        return _Barrier(self._hold, run, doing)
+        return Barrier(self._hold, run, doing)
 
     def _hold(self, run: str, doing: str, error: Exception) -> None:
         self._faults[run] = self._met(f"{doing} {run}", error)
@@ -199,15 +195,17 @@ class Engine:
         self._unforeseen(doing, error)
         return sentence(doing, error)
 
-    def _decided(self, record: RunRecord, inputs: Inputs) -> Decision:
+    def _decided(self, record: RunRecord, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        """The decision, with its complete inputs."""
         lacking = self._lacking(record)
-        reason = "" if lacking else self._faults.pop(record.run, "")
-        if reason and not record.phase.final:  # a finished run must still be cleaned up
-            return faulted(record, reason, inputs.now)
+        met = "" if lacking else self._faults.pop(record.run, "")
+        if lacking or (met and not record.phase.final):  # a finished run must still be cleaned up
+            inputs = replace(inputs, lacking=lacking, met=met)
         try:
-            return wanting(record, lacking, inputs.now) if lacking else decide(record, inputs)
+            return record, inputs, conclude(record, inputs)
         except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held
-            return faulted(record, self._met(f"deciding on {record.run}", error), inputs.now)
+            met = self._met(f"deciding on {record.run}", error)
+            return record, replace(inputs, met=met), faulted(record, met, inputs.now)
 
     # --- What came back ---------------------------------------------------------------------------------
 
@@ -216,8 +214,10 @@ class Engine:
         for brought in self._workers.finished():
             match brought:
                 case Surveyed():
+                    self._reach.surveyed(brought.platform, brought.offers)
                     if self._market.take(brought, now):
                         self._queue_stirred = True
+                    self._watchers.surveyed(brought.offers, now)
                 case Readings():
                     self._take_readings(brought, now, monotonic)
                 case Acted(run, report):
@@ -226,7 +226,7 @@ class Engine:
                         tracked.finished(report)
 
     def _take_readings(self, readings: Readings, now: float, monotonic: float) -> None:
-        self._observing.discard(readings.platform)
+        self._looking.observed(readings.platform)
         self._read(readings.observations, now, monotonic)
         self._tell_silence(readings)
         if readings.broken:
@@ -282,10 +282,11 @@ class Engine:
 
     def _decide_tracked(self, now: float, monotonic: float) -> None:
         decisions = []
-        for tracked in self._tracked.values():
-            if tracked.due(monotonic) or tracked.record.run in self._faults:
-                inputs = tracked.inputs(now, monotonic)
-                decisions.append((tracked.record, inputs, self._decided(tracked.record, inputs)))
+        for tracked in to_decide(self._tracked.values(), monotonic, self._faults):
+            if self._reach.is_unknown(tracked.record, monotonic):
+                continue
+            inputs = tracked.inputs(now, monotonic, self._reach.beyond(tracked.record))
+            decisions.append(self._decided(tracked.record, inputs))
         self._commit(decisions)
 
     def _decide_queue(self, due: list[RunRecord], now: float, monotonic: float) -> None:
@@ -294,20 +295,21 @@ class Engine:
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
         self._expectant = self._market.expectant
-        page = [record for record in due if not self._has_session(record)]
-        page.sort(key=lambda record: (record.submitted_at, record.run))
-        self._decide_page(page, now, monotonic)
-        if not self._queue_stirred or not self._market.is_worth_asking():
-            return
-        self._ledger.wake_queued()
-        after: tuple[float, str] | None = None
-        while self._market.is_worth_asking():
-            page = list(self._ledger.queued_waiting(limit=QUEUE_PAGE, after=after))
-            self._decide_page(page, now, monotonic)
-            if len(page) < QUEUE_PAGE:
-                self._queue_stirred = False
-                return
-            after = (page[-1].submitted_at, page[-1].run)
+        if self._queue_stirred and self._market.is_worth_asking():
+            self._ledger.wake_queued()
+            self._queue.stir(self._load_waiting())
+            self._queue_stirred = False
+        self._decide_page([record for record in due if not self._has_session(record)], now, monotonic)
+
+    def _load_waiting(self) -> list[str]:
+        """All runs that wait for a place to run."""
+        known = {run: record.version for run, record in self._waiting.items()}
+        names = []
+        for record in self._ledger.waiting(known):
+            if not isinstance(record, str):
+                self._keep(record)
+            names.append(record if isinstance(record, str) else record.run)
+        return names
 
     def _has_session(self, record: RunRecord) -> bool:
         """Whether the run has a session, or had one when this tick began and has just been decided."""
@@ -315,30 +317,49 @@ class Engine:
         return (record if tracked is None else tracked.record).session is not None
 
     def _decide_page(self, page: list[RunRecord], now: float, monotonic: float) -> None:
-        decisions, parked = [], []
+        decisions, parked, due = [], [], {}
         for found in page:
             tracked = self._tracked.get(found.run)
             record = tracked.record if tracked else found
+            if self._reach.is_unknown(record, monotonic):
+                continue
             wants_route = record.phase is Phase.QUEUED and record.wish is None
             if record.fault or (wants_route and self._market.full):
                 parked.append(record)
                 if tracked is None:
                     self._waiting[record.run] = record
-                continue
-            route = case = None
-            with self._barrier(record.run, "finding a place for"):
-                if wants_route:
-                    case = self._market.case(self._ledger.measurements(record.job.name))
-                    route = self._market.judged(record, case)
-            inputs = tracked.inputs(now, monotonic) if tracked else Inputs(now, monotonic)
-            if route is not None:
-                inputs = replace(inputs, route=route, case=case)
-            decision = self._decided(record, inputs)
-            if decision.record.session is not None:
-                self._market.reserve(decision.record.session)
-            decisions.append((record, inputs, decision))
+            elif wants_route:
+                due[record.run] = record
+            else:
+                decisions.append(self._decided_alone(record, Inputs(now, monotonic)))
+        if due or self._queue.stirred:
+            known = {run: tracked.record for run, tracked in self._tracked.items()}
+            for turn in self._queue.turns(due, {**self._waiting, **known}, now):
+                decisions.append(self._routed(turn, Inputs(now, monotonic)))
         self._ledger.schedule([(record, None) for record in parked], fence=self._fence)
         self._commit(decisions)
+
+    def _routed(self, turn: Turn, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        """The decision on a run that waits for a place to run, in the place that the queue leaves it."""
+        route = case = None
+        with self._barrier(turn.record.run, "finding a place for"):
+            measurements = self._ledger.measurements(turn.record.job.name)
+            case = self._market.case(measurements, turn.openings, turn.others)
+            route = self._market.judged(turn.record, case)
+        return self._decided_alone(
+            turn.record, inputs if route is None else replace(inputs, route=route, case=case)
+        )
+
+    def _decided_alone(self, record: RunRecord, inputs: Inputs) -> tuple[RunRecord, Inputs, Decision]:
+        tracked = self._tracked.get(record.run)
+        if tracked is not None:
+            inputs = replace(
+                tracked.inputs(inputs.now, inputs.monotonic), route=inputs.route, case=inputs.case
+            )
+        decided = self._decided(record, inputs)
+        if (session := decided[2].record.session) is not None:
+            self._market.reserve(session)
+        return decided
 
     # --- Journal first, then act --------------------------------------------------------------------------
 
@@ -381,7 +402,7 @@ class Engine:
             held_in_memory = Decision(replace(record, fault=reason), (), ())  # it cannot be written either
             return [held_in_memory]
         held = faulted(record, reason, inputs.now)
-        return self._append([(record, Inputs(inputs.now), held)]) if held.events else [held]
+        return self._append([(record, Inputs(inputs.now, met=reason), held)]) if held.events else [held]
 
     def _journalled(self, before: RunRecord, inputs: Inputs, decision: Decision) -> None:
         self._scheduling.stir(decision.record, decision.events)
@@ -390,6 +411,8 @@ class Engine:
                 self._watchers.event(decision.record, event)
                 if isinstance(event, Ended):
                     learn(self._ledger, self._market, before, event, inputs)
+                if isinstance(event, TurnedAway) and not event.cooldown.refusals:
+                    self._market.refuse(event.cooldown)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)
@@ -406,7 +429,7 @@ class Engine:
                 return
             tracked.want(decision.actions)
             for action in tracked.startable(inputs.monotonic):
-                self._start(record.run, action)
+                self._start(record, action)
         else:
             assert not decision.actions, "a run with actions has something on a platform"
 
@@ -438,50 +461,12 @@ class Engine:
 
     # --- Acting and looking -------------------------------------------------------------------------------
 
-    def _start(self, run: str, action: Action) -> None:
-        backends = self._backends
+    def _start(self, record: RunRecord, action: Action) -> None:
+        backends, run = self._backends, record.run
         self._workers.start(
             lane(action),
-            lambda: Acted(run, perform(action, backends)),
+            lambda: Acted(run, self._reach.perform(action, backends, record)),
             lambda reason: Acted(run, Failed(action, Trouble.TRANSIENT, reason)),
-        )
-
-    def _start_surveys(self, now: float, monotonic: float) -> None:
-        for name in self._market.surveys_due(now, monotonic):
-            self._start_survey(name, self._backends.platforms[name])
-
-    def _start_survey(self, name: str, platform: Platform) -> None:
-        self._workers.start(
-            f"survey:{name}",
-            lambda: survey(name, platform, self._unforeseen),
-            lambda reason: Surveyed(name, trouble=reason),
-        )
-
-    def _start_observations(self, monotonic: float) -> None:
-        """One batched observe per platform, after its poll interval. Never two at a time."""
-        names: dict[str, list[str]] = {}
-        outboxes: dict[str, Outbox] = {}
-        polls: dict[str, float] = {}
-        for tracked in self._tracked.values():
-            for name, (platform, poll_seconds) in tracked.observed().items():
-                if platform in self._backends.platforms:  # otherwise the user removed it from the config
-                    names.setdefault(platform, []).append(name)
-                    polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
-            outboxes |= self._backends.shipped(tracked.record)
-        for platform, wanted in names.items():
-            last = self._observed_at.get(platform)
-            if platform in self._observing or (last is not None and monotonic - last < polls[platform]):
-                continue
-            self._observing.add(platform)
-            self._observed_at[platform] = monotonic
-            self._start_observation(platform, tuple(wanted), outboxes)
-
-    def _start_observation(self, name: str, wanted: tuple[str, ...], outboxes: dict[str, Outbox]) -> None:
-        platform, told = self._backends.platforms[name], self._unforeseen
-        self._workers.start(
-            f"observe:{name}",
-            lambda: observe(name, platform, wanted, told, outboxes),
-            lambda reason: Readings(name, {}, reason),
         )
 
     def _pause(self, now: float) -> float:

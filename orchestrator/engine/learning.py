@@ -46,5 +46,5 @@ def _rate(session: Session, watch: Watch | None, now: float) -> Measurement | No
         samples_per_second=status.steps_per_second * order.global_batch,
         seconds=max(1.0, now - session.started_at),
         at=now,
-        step=order.resume_step,
+        step=order.resume_step if status.step is None else status.step,  # it is the rate of the last steps
     )

@@ -10,20 +10,26 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from orchestrator.core.calendar import Calendar, Opening, Stay
 from orchestrator.core.claims import Claim, claim_of, claims, less, used
+from orchestrator.core.event import Cooldown
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
     Rejection,
     Route,
+    Unavailable,
     UntilKind,
     until_human,
     until_time,
 )
+from orchestrator.core.pause import pausing
+from orchestrator.core.queueing import Waiting, expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
+from orchestrator.core.wording import span
 from orchestrator.engine.losses import Losses
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError, Preparing
 from orchestrator.platforms.platform import Platform
@@ -32,6 +38,7 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 SURVEY_SECONDS = 60.0
 START_SECONDS = 10.0  # while a person may be about to start a machine
 OUTAGE_SECONDS = 60.0
+REFUSED_SECONDS_MAX = 900.0  # for which one run's refusal keeps the others away
 FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer before runs go elsewhere
 
 
@@ -65,6 +72,15 @@ def _waits_for_start(offer: Offer) -> bool:
     return offer.unavailable is not None and offer.unavailable.until.kind is UntilKind.START
 
 
+def _stays(records: Iterable[RunRecord], now: float) -> Iterable[Stay]:
+    for record in records:
+        if record.session is not None and record.holds_slot:
+            yield expected_stay(record.session, record.job.work.total, now)
+        for stray in record.strays:
+            if not stray.ended:
+                yield Stay(stray.platform, stray.accelerator, stray.since, stray.until or now)
+
+
 class Market:
     """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment.
 
@@ -91,7 +107,12 @@ class Market:
         self._claims: tuple[Claim, ...] = ()
         self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
+        self._stays: tuple[Stay, ...] = ()
+        self._refused: dict[tuple[str, str], Cooldown] = {}
         self.losses = Losses()
+        self.upcoming: tuple[
+            Waiting, ...
+        ] = ()  # runs that schedules will submit soon: places are kept for them
         self._now = 0.0
         self._current: tuple[Offer, ...] = ()
 
@@ -133,6 +154,11 @@ class Market:
         self._offers.pop(name, None)
 
     @property
+    def now(self) -> float:
+        """The time of the last `begin`, in unix seconds."""
+        return self._now
+
+    @property
     def complete(self) -> bool:
         """Whether every platform has answered, if only with an error."""
         return all(name in self._as_of for name in self._platforms)
@@ -146,7 +172,9 @@ class Market:
             self._offers = {name: self.losses.given_to(offers, now) for name, offers in self._offers.items()}
             self.losses.changed = False
         self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
+        records = tuple(records)
         self._claims = claims(records, self._closed.values(), self._as_of, now)
+        self._stays = tuple(_stays(records, now))
         self._count()
 
     def remember(self, closed: Iterable[ClosedSession]) -> None:
@@ -164,10 +192,42 @@ class Market:
         self._claims = (*self._claims, claim_of(session, self._as_of))
         self._count()
 
+    def refuse(self, refused: Cooldown) -> None:
+        """A platform had no room for a run there, so it has none for the others either, for a while.
+
+        The pause doubles while they are refused, too. Every run may ask again after REFUSED_SECONDS_MAX.
+        """
+        if refused.until is None:
+            return
+        place, pause = (refused.platform, refused.accelerator), refused.until - refused.since
+        before = self._refused.get(place)
+        if before is not None and before.until is not None:
+            if pausing(self._now, before.since, before.until):
+                return
+            lasted = before.until - before.since
+            if refused.since - before.until < lasted:
+                pause = max(pause, 2.0 * lasted)
+        pause = min(pause, REFUSED_SECONDS_MAX)
+        self._refused[place] = replace(refused, until=refused.since + pause)
+        self._count()
+
     def _count(self) -> None:
         offers = tuple(offer for offers in self._offers.values() for offer in offers)
         self._usage = used(offers, self._claims)
-        self._current = less(offers, self._claims, self._now)
+        self._current = tuple(map(self._unless_refused, less(offers, self._claims, self._now)))
+
+    def _unless_refused(self, offer: Offer) -> Offer:
+        cooldown = self._refused.get((offer.platform, offer.accelerator))
+        if cooldown is None or offer.unavailable is not None:
+            return offer
+        if cooldown.until is None or not pausing(self._now, cooldown.since, cooldown.until):
+            return offer
+        reason = f"it refused a session {span(self._now - cooldown.since)} ago: {cooldown.reason}"
+        return replace(offer, unavailable=Unavailable(reason, until_time(cooldown.until)))
+
+    def calendar(self) -> Calendar:
+        """When the offers have room, as far as our own sessions are concerned."""
+        return Calendar(self._current, self._stays, self._now)
 
     # --- Routing ----------------------------------------------------------------------------------------
 
@@ -205,13 +265,15 @@ class Market:
         """
         return self.judged(record, replace(self.case(measurements), thorough=thorough))
 
-    def case(self, measurements: tuple[Measurement, ...]) -> Case:
-        """The router's input for a run with these measurements."""
+    def case(
+        self, measurements: tuple[Measurement, ...], openings: tuple[Opening, ...] = (), others: int = 0
+    ) -> Case:
+        """The router's input for a run with these measurements, and its place in the queue."""
         usage = tuple((*where, count) for where, count in self._usage.items())
         silent = tuple(self._troubles())
         return Case(
             self._current, self._rules, measurements, usage, self._utc_offset,
-            silent=silent, unreachable=self._unreachable,
+            silent=silent, unreachable=self._unreachable, openings=openings, others=others,
         )  # fmt: skip
 
     def judged(self, record: RunRecord, case: Case) -> Route | None:

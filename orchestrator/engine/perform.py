@@ -32,13 +32,14 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Order, run_of
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import parcels
+from orchestrator.engine import bringing, parcels
 from orchestrator.engine.collecting import bring, look
 from orchestrator.engine.outboxes import outboxes
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
     CorruptCheckpoint,
+    Fenced,
     InputError,
     NameTaken,
     NoCapacity,
@@ -83,7 +84,8 @@ def _remove(folder: Path) -> None:
 @dataclass(frozen=True)
 class Backends:
     """The configured platforms and stores by name, a lookup for secrets, and a handler for unexpected
-    exceptions. `home_store` is the store in which new runs keep their checkpoints."""
+    exceptions. `home_store` is the store in which new runs keep their checkpoints. `confirm` raises Fenced if
+    another controller has taken over. `shared`: other machines may have submitted runs of this ledger."""
 
     platforms: Mapping[str, Platform]
     stores: Mapping[str, Store]
@@ -91,6 +93,8 @@ class Backends:
     folders: Folders
     secret: Callable[[str], str]
     unforeseen: Unforeseen = raise_again
+    confirm: Callable[[], None] = lambda: None
+    shared: bool = False
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected if the user removed the platform from the config after a session began there."""
@@ -188,7 +192,7 @@ def _reported(action: Action, backends: Backends) -> Report:
         return Failed(action, Trouble.NAME_TAKEN, str(error))
     except (Rejected, InputError) as error:
         return Failed(action, Trouble.REJECTED, str(error))
-    except (Transient, BackendError) as error:
+    except (Transient, BackendError, Fenced) as error:  # nothing of a fenced controller is journalled
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
         trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
@@ -203,6 +207,8 @@ def _disk_text(error: OSError) -> str:
 
 
 def _perform(action: Action, backends: Backends) -> Report:
+    if not isinstance(action, Collect):  # a process that was frozen may have lost control since it decided
+        backends.confirm()
     if isinstance(action, Prepare | Launch):
         _check_ours(action, backends)
     match action:
@@ -273,11 +279,11 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     image = frozen_image(order.image)
     mask = _mask(action, backends)
     materials = Materials(
-        bundle=folders.bundle(order.bundle),
+        bundle=_archive(action, backends, order.bundle, folders.bundle(order.bundle)),
         agent=folders.agent,
         resume=staged,
-        inputs=inputs.stage(order.inputs, folders.inputs),
-        image=None if image is None else folders.image(image),
+        inputs=_inputs(action, backends),
+        image=None if image is None else _archive(action, backends, image, folders.image(image)),
         secrets={name: backends.secret(name) for name in order.secrets},
         shipping=_shipping(action, backends),
         say=lambda text: _tell(folders.preparing(order.run), mask.text(text)),
@@ -294,6 +300,19 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
+
+
+def _archive(action: Prepare, backends: Backends, sha256: str, target: Path) -> Path:
+    if not backends.shared or target.exists():
+        return target
+    return bringing.archive(backends.store(action.store), action.order.run, sha256, target)
+
+
+def _inputs(action: Prepare, backends: Backends) -> Path | None:
+    order, into = action.order, backends.folders.inputs
+    if not backends.shared:
+        return inputs.stage(order.inputs, into)
+    return bringing.stage(backends.store(action.store), order.run, order.inputs, into)
 
 
 def _parcelled(materials: Materials, order: Order, store: Store, keys: SessionKeys, key: str) -> Materials:

@@ -11,25 +11,29 @@ import contextlib
 import os
 import stat
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from orchestrator.clock import Clock
 from orchestrator.core.order import run_of
 from orchestrator.core.run import RunRecord
+from orchestrator.core.session import StopReply
 from orchestrator.engine.perform import Backends, is_unpublished
 from orchestrator.errors import OrchestratorError
 from orchestrator.files import PREFIX, remove_tree, sweep
 from orchestrator.home import BUNDLES, IMAGES, INPUTS, RESULTS, RUNS, STAGED, Folders
-from orchestrator.platforms.platform import Tidying
+from orchestrator.ledger import LedgerReader
+from orchestrator.platforms.platform import Cleaning, Platform, Tidying
 from orchestrator.session.layout import BLOBS
 from orchestrator.stores import checkpoints as stored
+from orchestrator.unforeseen import Unforeseen
 
 SECONDS_MAX = 60.0  # limit for sweeping a large store; the next start continues
 _DRAFT = (
     ".tmp-",
     ".pull-",
 )  # the first covers PREFIX; older versions used both, without locks
+CLOSED_PAUSE_SECONDS = 60.0
 DRAFT_SECONDS = 3600.0  # a draft without a write for this long has no writer
 
 
@@ -117,6 +121,54 @@ def tidy_platforms(backends: Backends, say: Callable[[str], None]) -> None:
             say(f"{platform.name} could not be cleaned up; the next start tries again: {error}")
         except Exception as error:  # noqa: BLE001 - the barrier: logged, and the others still get their turn
             backends.unforeseen(f"tidying {platform.name}", error)
+
+
+@contextlib.contextmanager
+def ending_closed(
+    platforms: Mapping[str, Platform],
+    ledger: LedgerReader,
+    clock: Clock,
+    say: Callable[[str], None],
+    unforeseen: Unforeseen,
+) -> Iterator[None]:
+    """While the context is open, stops sessions on these platforms, which are this machine's own, that the
+    controller of another machine has given up. They would hold their accelerator for nothing."""
+    over = threading.Event()
+
+    def work() -> None:
+        while not over.is_set():
+            for name, platform in platforms.items():
+                try:
+                    end_closed(platform, ledger, say)
+                except (OrchestratorError, OSError) as error:
+                    say(f"sessions on {name} that were given up are not stopped yet: {error}")
+                except Exception as error:  # noqa: BLE001 the barrier: told, and the others get their turn
+                    unforeseen(f"stopping what was given up on {name}", error)
+            clock.wait(over, CLOSED_PAUSE_SECONDS)
+
+    threading.Thread(target=work, name="ending closed sessions", daemon=True).start()
+    try:
+        yield
+    finally:
+        over.set()
+
+
+def end_closed(platform: Platform, ledger: LedgerReader, say: Callable[[str], None]) -> None:
+    """What they made stays. Sessions that the ledger does not know are left alone: it may be an old copy."""
+    found = platform.leftovers() if isinstance(platform, Cleaning) else ()
+    there = {each.session: each.run for each in found if each.alive and not each.in_trial}
+    records = {record.run: record for record in ledger.records(sorted(set(there.values())))}
+    for session, run in there.items():
+        record = records.get(run)
+        if record is None or session in _there(record) or not _is_closed(record, session):
+            continue
+        if platform.stop(session) is StopReply.REQUESTED:
+            say(f"{session} was given up by another machine's controller: asked it to stop")
+
+
+def _is_closed(record: RunRecord, session: str) -> bool:
+    number = session.rpartition("-s")[2]
+    return number.isdecimal() and int(number) <= record.generation
 
 
 def sweep_store(

@@ -6,7 +6,8 @@ again by looking. Decides nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import heapq
+from collections.abc import Container, Iterable
 from dataclasses import replace
 
 from orchestrator.core.action import Action, Collect, Discard, Done, Launch, Prepare, Report, Stop
@@ -18,6 +19,7 @@ from orchestrator.core.session import Observation, StopReply
 from orchestrator.core.watch import Watch
 
 DECIDE_SECONDS = 1.0  # a tracked run is decided at least this often: retries, repeated stops
+AGAIN_MAX = 500  # runs without news that are decided again in one tick; more take turns
 _OBSERVED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
 
@@ -36,15 +38,22 @@ class Tracked:
         self._touched = True
         self._waiting: list[Action] = []
         self._under_way: list[Action] = []
+        self._looks: dict[str, tuple[str, float]] = {}
+        self._looks_of: RunRecord | None = None
 
     # --- Deciding ---------------------------------------------------------------------------------------
 
-    def due(self, monotonic: float) -> bool:
-        if self.record.stands:  # wait for a person; their wish clears the fault
-            return False
-        return self._touched or monotonic - self._decided_at >= DECIDE_SECONDS
+    @property
+    def fresh(self) -> bool:
+        """Whether there is news to decide on. A run that stands waits for a person; a wish clears the
+        fault."""
+        return self._touched and not self.record.stands
 
-    def inputs(self, now: float, monotonic: float) -> Inputs:
+    def undecided_seconds(self, monotonic: float) -> float:
+        """How long ago it was decided; 0 if it need not be decided again."""
+        return 0.0 if self.record.stands else monotonic - self._decided_at
+
+    def inputs(self, now: float, monotonic: float, beyond: str = "") -> Inputs:
         session = self.record.session
         return Inputs(
             now=now,
@@ -54,6 +63,7 @@ class Tracked:
             strays={name: self.watches[name] for name in self._strays() if name in self.watches},
             launch_unknown=self._launch_unknown,
             tallies=self._tallies,
+            beyond=beyond,
         )
 
     def _strays(self) -> list[str]:
@@ -86,7 +96,13 @@ class Tracked:
     # --- Readings ---------------------------------------------------------------------------------------
 
     def observed(self) -> dict[str, tuple[str, float]]:
-        """For each session to observe: its platform and its poll interval in seconds."""
+        """For each session to observe: its platform and its poll interval in seconds. Worked out once for
+        each record, because every tick asks every run."""
+        if self._looks_of is not self.record:
+            self._looks, self._looks_of = self._observed(), self.record
+        return self._looks
+
+    def _observed(self) -> dict[str, tuple[str, float]]:
         session = self.record.session
         if self.record.stands:
             return {}
@@ -152,6 +168,20 @@ class Tracked:
             self.watches[action.session] = replace(watch, stop_impossible=True)
         if report.more:
             self.watches[action.session] = replace(watch, collected_at=None)
+
+
+def to_decide(several: Iterable[Tracked], monotonic: float, faults: Container[str]) -> list[Tracked]:
+    """Those with news or a fault, and the longest undecided of the others, so that a tick's work has a
+    limit."""
+    found, others = [], []
+    for each in several:
+        if each.fresh or each.record.run in faults:
+            found.append(each)
+        elif each.undecided_seconds(monotonic) >= DECIDE_SECONDS:
+            others.append(each)
+    if len(others) > AGAIN_MAX:
+        others = heapq.nlargest(AGAIN_MAX, others, key=lambda each: each.undecided_seconds(monotonic))
+    return found + others
 
 
 def _launched(record: RunRecord) -> str | None:

@@ -2,13 +2,21 @@
 
 Ledger            every change: submit, append, schedule, wish, take over      (ledger.py)
 LedgerReader      every query, for the engine and for people                   (reading.py)
-Takeover, Owner   who controls this database                                   (takeover.py)
+Notifications     what somebody is to be told, and was                           (notifications.py)
+Takeover, Waiting control of this database, and the line for it                (takeover.py)
+Owner, Standby    who controls it, and who waits                               (lock.py)
+Stored            what happened to a run, and from what it was decided           (journal.py)
 """
 
 from __future__ import annotations
 
+from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Ledger, Proposal
-from orchestrator.ledger.reading import LedgerReader, RunSummary, Stored
-from orchestrator.ledger.takeover import Owner, Takeover
+from orchestrator.ledger.lock import Owner, Standby
+from orchestrator.ledger.reading import LedgerReader, RunSummary
+from orchestrator.ledger.takeover import Takeover, Waiting
 
-__all__ = ["DUE_NOW", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Stored", "Takeover"]
+__all__ = [
+    "DUE_NOW", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Standby", "Stored", "Takeover",
+    "Waiting",
+]  # fmt: skip

@@ -34,6 +34,8 @@ from orchestrator.shut import shut, unshut
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CREATED_PAUSE_SECONDS = 0.01  # before another try, while another process creates the same file
 CONNECT_SECONDS = 10
+LOST_SECONDS = 7  # a server ends the connection of a machine that does not answer for so long
+CUT_SECONDS = 25  # we give up a server that does not answer for so long; TCP alone would wait 15 minutes
 FORMS = "sqlite:///PATH or postgresql://USER@HOST/DATABASE"
 
 
@@ -193,12 +195,13 @@ class Database:
             return AccessDenied(f"{message}; use the server that accepts writes", **where)
         if state == "53100":
             return BackendError(f"{message}; nothing was changed: free some space on the server", **where)
-        if state[:2] in _PASSING or not state:
+        if state[:2] in _PASSING or state in ("", _IDLE):
             return Transient(f"{message}; is the server running?", **where)
         return BackendError(message, **where)
 
 
 _DENIED = ("authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
+_IDLE = "25P03"  # the process stood still within a transaction
 _PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serialization, resources, locks, operator
 
 
@@ -212,7 +215,9 @@ def _arguments(url: URL) -> dict[str, str | int]:
     By default libpq continues without TLS if the server refuses it (sslmode=prefer), and the network could
     read everything. On Unix sockets it ignores sslmode.
     """
-    arguments: dict[str, str | int] = {}
+    arguments: dict[str, str | int] = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3,
+                                       "tcp_user_timeout": 1000 * CUT_SECONDS}  # fmt: skip
+    arguments = {name: value for name, value in arguments.items() if name not in url.query}
     if "connect_timeout" not in url.query:
         arguments["connect_timeout"] = CONNECT_SECONDS
     if "sslmode" not in url.query and not os.environ.get("PGSSLMODE") and not _is_local(url):
@@ -326,6 +331,21 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
 
 
+_SETTINGS = {  # of the server's side of our connections; on Unix sockets it ignores those of TCP
+    "lock_timeout": f"{BUSY_SECONDS}s",
+    "idle_in_transaction_session_timeout": f"{BUSY_SECONDS}s",  # a process that froze in one keeps its locks
+    "tcp_keepalives_idle": "3",
+    "tcp_keepalives_interval": "2",
+    "tcp_keepalives_count": "2",
+    "tcp_user_timeout": f"{LOST_SECONDS}s",  # since PostgreSQL 12
+}
+
+
 def _set_up_postgresql(connection: Any, _record: object) -> None:
-    connection.execute(f"SET lock_timeout = '{BUSY_SECONDS}s'")
+    rows = ", ".join(["(%s, %s)"] * len(_SETTINGS))
+    connection.execute(
+        f"SELECT set_config(name, given, false) FROM (VALUES {rows}) AS ours (name, given) "
+        "WHERE name IN (SELECT name FROM pg_settings)",
+        [word for setting in _SETTINGS.items() for word in setting],
+    )
     connection.commit()

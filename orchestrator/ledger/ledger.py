@@ -7,7 +7,7 @@ nothing.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
@@ -26,13 +26,17 @@ from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measu
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
+    from orchestrator.core.job import Job
     from orchestrator.core.lifetimes import Lifetime
+    from orchestrator.core.notice import Outgoing
     from orchestrator.core.run import RunRecord
     from orchestrator.core.schedule import Steps
     from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0
 Check = Callable[[], None]
+Notices = Callable[["RunRecord", "Event", "RunRecord"], "Sequence[Outgoing]"]
+Missed = Callable[[str, "Job", float, float, str], "Sequence[Outgoing]"]
 
 # The queries of every tick, built once.
 _FENCE = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW).with_for_update(read=True)
@@ -65,8 +69,15 @@ class Proposal:
 
 
 class Ledger(LedgerReader):
-    """The ledger of one database. Safe to use from several threads; several processes may open one."""
+    """The ledger of one database. Safe to use from several threads; several processes may open one.
 
+    `notices`: record before × event × record after → what somebody is to be told of it. `append` and
+    `append_many` write these rows with the event, or neither. It must not raise. `missed`: the same for a
+    fire of a schedule that did not take place.
+    """
+
+    notices: Notices | None = None
+    missed: Missed | None = None
     _takeover: takeover.Takeover | None = None
 
     @classmethod
@@ -106,7 +117,8 @@ class Ledger(LedgerReader):
         """Writes what a schedule does to runs. Raises LedgerConflict if one of them has changed."""
         from orchestrator.core.run import submit
 
-        drafts = [_draft(Proposal(record, events, DUE_NOW)) for record, events in steps.changes]
+        proposals = [Proposal(record, events, DUE_NOW) for record, events in steps.changes]
+        drafts = [_draft(proposal, self.notices) for proposal in proposals]
         versions = _lock_versions(connection, (draft.run for draft in drafts))
         for draft in drafts:
             if versions.get(draft.run) != draft.version:
@@ -116,6 +128,17 @@ class Ledger(LedgerReader):
             connection.execute(insert(runs), run_row(record, DUE_NOW))
             connection.execute(insert(events), _event_row(event, record.run, record.version, None))
         _write(connection, drafts)
+        self.notifications.add(connection, [*self._missed(steps), *(o for d in drafts for o in d.outgoing)])
+
+    def _missed(self, steps: Steps) -> Iterator[Outgoing]:
+        from orchestrator.core.schedule import FireOutcome
+
+        if self.missed is None:
+            return
+        name, job = steps.schedule.name, steps.schedule.job
+        for fire in steps.fires:
+            if fire.outcome is FireOutcome.MISSED:
+                yield from self.missed(name, job, fire.planned, fire.at, fire.reason)
 
     # --- Events -----------------------------------------------------------------------------------------
 
@@ -175,7 +198,7 @@ class Ledger(LedgerReader):
 
         A conflict leaves its run unchanged and does not affect the others. Raises Fenced as `append` does.
         """
-        drafts = [_draft(proposal) for proposal in proposals]
+        drafts = [_draft(proposal, self.notices) for proposal in proposals]
         assert len({draft.run for draft in drafts}) == len(drafts), "one proposal a run"
         if not drafts:
             return []
@@ -184,6 +207,7 @@ class Ledger(LedgerReader):
             versions = _lock_versions(connection, (draft.run for draft in drafts))
             accepted = [draft for draft in drafts if versions.get(draft.run) == draft.version]
             _write(connection, accepted)
+            self.notifications.add(connection, [row for draft in accepted for row in draft.outgoing])
         taken = {draft.run for draft in accepted}
         return [d.after if d.run in taken else _conflict(d, versions.get(d.run)) for d in drafts]
 
@@ -235,11 +259,19 @@ class Ledger(LedgerReader):
         `name` is shown to people. `home_store` is the config's; runs that the first version submitted get it
         for good. Raises ControllerRunning if another controller is running.
         """
-        self._takeover = takeover.take_over(self._database, name, now, home_store)
+        taken = takeover.take_over(self._database, name, now, home_store)
+        self._took(taken)
+        return taken
+
+    def stand_by(self, name: str, *, now: float) -> takeover.Waiting:
+        """Puts this process in the line for control of the database. `name` as in `take_over`."""
+        return takeover.Waiting(self._database, name, now, self._took)
+
+    def _took(self, taken: takeover.Takeover) -> None:
+        self._takeover = taken
         self._older_store = None
         self._controls = True
         self._measured.clear()  # an earlier controller may have added to them
-        return self._takeover
 
     def add_measurement(self, job_key: str, measurement: Measurement) -> None:
         """Stores a measured rate of a job."""
@@ -265,21 +297,24 @@ class _Draft:
     after: RunRecord
     row: dict[str, Any]
     event_rows: list[dict[str, Any]]
+    outgoing: list[Outgoing]
 
 
-def _draft(proposal: Proposal) -> _Draft:
+def _draft(proposal: Proposal, notices: Notices | None = None) -> _Draft:
     from orchestrator.core.run import apply
 
     record = proposal.record
     assert proposal.events, "nothing to append; `schedule` changes a due time"
-    rows = []
+    rows: list[dict[str, Any]] = []
+    outgoing: list[Outgoing] = []
     inputs = proposal.inputs
     for event in proposal.events:
-        record = apply(record, event)
+        before, record = record, apply(record, event)
         rows.append(_event_row(event, record.run, record.version, inputs))
+        outgoing += () if notices is None else notices(before, event, record)
         inputs = None
     row = run_row(record, proposal.due_at)
-    return _Draft(record.run, proposal.record.version, record, row, rows)
+    return _Draft(record.run, proposal.record.version, record, row, rows, outgoing)
 
 
 def _event_row(event: Event, run: str, seq: int, inputs: object | None) -> dict[str, Any]:

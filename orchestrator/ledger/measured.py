@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 
 T = TypeVar("T")
 MEASUREMENTS_MAX = 256
+JOBS_MAX = 256  # whose measurements a controller keeps in memory
 
 
 class Measured:
@@ -37,7 +38,10 @@ class Measured:
 
         if self._controls and job_key in self._measured:
             return self._measured[job_key]
-        self._measured[job_key] = found = self._newest(job_key, MEASUREMENTS_MAX, Measurement)
+        found = self._newest(job_key, MEASUREMENTS_MAX, Measurement)
+        if len(self._measured) >= JOBS_MAX:  # the one read first goes: it is read again if it is needed
+            self._measured.pop(next(iter(self._measured)), None)
+        self._measured[job_key] = found
         return found
 
     def lifetimes(self, platform: str, accelerator: str) -> tuple[Lifetime, ...]:

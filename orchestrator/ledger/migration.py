@@ -32,7 +32,22 @@ def migrate(database: Database) -> None:
         if found == REVISION:
             return
         _check(found, connection, database.shown)
-        _upgrade(connection)
+        upgrade(connection)
+
+
+def check_current(database: Database) -> None:
+    """Raises InputError unless the tables are those of this version."""
+    with database.read() as connection:
+        found = _revision(connection)
+    if found != REVISION:
+        raise InputError(_newer(found, database.shown))
+
+
+def _newer(found: str | None, shown: str) -> str:
+    return (
+        f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
+        f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
+    )
 
 
 def _revision(connection: Connection) -> str | None:
@@ -47,12 +62,8 @@ def _revision(connection: Connection) -> str | None:
 
 def _check(found: str | None, connection: Connection, shown: str) -> None:
     if found is not None:
-        ours = {script.name.split("_")[0] for script in (SCRIPTS / "versions").glob("[0-9]*.py")}
-        if found not in ours:
-            raise InputError(
-                f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
-                f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
-            )
+        if found not in known_revisions():
+            raise InputError(_newer(found, shown))
         return
     taken = sorted(set(metadata.tables) & set(inspect(connection).get_table_names()))
     if taken:
@@ -62,11 +73,17 @@ def _check(found: str | None, connection: Connection, shown: str) -> None:
         )
 
 
-def _upgrade(connection: Connection) -> None:
+def known_revisions() -> frozenset[str]:
+    """The versions of the tables that this version can read."""
+    return frozenset(script.name.split("_")[0] for script in (SCRIPTS / "versions").glob("[0-9]*.py"))
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Creates the tables or upgrades them to this version, in the connection's transaction."""
     from alembic import command
     from alembic.config import Config
 
     config = Config()
     config.set_main_option("script_location", str(SCRIPTS).replace("%", "%%"))
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

@@ -5,7 +5,6 @@ Changes nothing. Knows the tables and the stored records; decides nothing about 
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
@@ -19,12 +18,14 @@ from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import AmbiguousRun, BackendError, InputError
 from orchestrator.ledger import takeover
+from orchestrator.ledger.controlled import Controlled
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.measured import Measured
-from orchestrator.ledger.tables import events, measurements, runs, schedules
+from orchestrator.ledger.notifications import Notifications
+from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.event import Event
     from orchestrator.core.run import RunRecord
     from orchestrator.core.session import ClosedSession
     from orchestrator.core.speed import Measurement
@@ -36,18 +37,6 @@ _NONE = (None, "")
 _PHASES = frozenset(phase.value for phase in Phase)
 _RESTING = (*(phase.value for phase in FINAL), Phase.HELD.value)
 _RUN = re.compile(r"[a-z0-9-]+")
-
-
-@dataclass(frozen=True)
-class Stored:
-    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`),
-    on the first event of a decision; None on the others. If this version cannot read an event, it becomes a
-    note with the reason, which is also in `trouble`."""
-
-    seq: int
-    event: Event
-    inputs: Any | None
-    trouble: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,14 +63,27 @@ class RunSummary:
     unreadable: str = ""
 
 
+@dataclass(frozen=True)
+class Counts:
+    """Runs by phase, notifications by state, and when the next schedule is due in unix seconds, if one is."""
+
+    phases: Mapping[str, int]
+    notifications: Mapping[str, int]
+    next_fire: float | None
+
+
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
 
 
-class LedgerReader(Measured):
-    """The queries. Each may raise `Transient` or another BackendError if the database fails."""
+class LedgerReader(Journal, Measured, Controlled):
+    """The queries. Each may raise `Transient` or another BackendError if the database fails.
+
+    `notifications`: what somebody is to be told, and was.
+    """
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.notifications = Notifications(database)
         self._unreadable: dict[str, tuple[int, str]] = {}  # run → its version, and why
         self._measured: dict[str, tuple[Measurement, ...]] = {}
         self._controls = False
@@ -109,15 +111,6 @@ class LedgerReader(Measured):
         """The records of those of these runs that exist, in the order of the names."""
         return self._records(runs)
 
-    def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
-        """The run's events with a seq above `after`, in order."""
-        query = (
-            select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs)
-            .where(events.c.run == run, events.c.seq > after)
-            .order_by(events.c.seq)
-        )
-        return tuple(_stored(row) for row in self._all(query))
-
     def find(self, text: str) -> str:
         """Finds a run by its name, by its job's name (the newest run), or by a unique prefix.
 
@@ -143,12 +136,22 @@ class LedgerReader(Measured):
     # --- Listings ---------------------------------------------------------------------------------------
 
     def summaries(
-        self, phases: Collection[Phase] | None = None, limit: int | None = None, *, run: str | None = None
+        self,
+        phases: Collection[Phase] | None = None,
+        limit: int | None = None,
+        *,
+        run: str | None = None,
+        after: str | None = None,
     ) -> tuple[RunSummary, ...]:
-        """Runs in these phases (None: in any), newest first, or the one `run`. Reads no record."""
+        """Runs in these phases (None: in any), newest first, or the one `run`; with `after`, only those that
+        come behind that run. Reads no record."""
         query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
             query = query.where(runs.c.phase.in_(phase.value for phase in phases))
+        if after is not None:
+            found = self._all(select(runs.c.submitted_at).where(runs.c.run == after))
+            at = found[0].submitted_at if found else 0.0
+            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) < tuple_(at, after))
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
         return tuple(_summary(*row) for row in self._all(query))
 
@@ -164,6 +167,15 @@ class LedgerReader(Measured):
             each for record in self._records([row.run for row in self._all(query)]) for each in record.closed
         )
         return tuple(each for each in found if each.gone_at > at)
+
+    def waiting(self, known: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
+        """All queued runs that wait for a slot (no due time), in order of submission. `known` as in `due`."""
+        query = (
+            select(runs.c.run, runs.c.version)
+            .where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
+            .order_by(runs.c.submitted_at, runs.c.run)
+        )
+        return self._unless_known(query, known)
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         """Queued runs that wait for a slot (no due time), in order of submission, at most `limit`.
@@ -202,7 +214,9 @@ class LedgerReader(Measured):
             .order_by(runs.c.due_at, runs.c.run)
             .limit(limit)
         )
-        versions = known or {}
+        return self._unless_known(query, known or {})
+
+    def _unless_known(self, query: Any, versions: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
         rows = [(row[0], versions.get(row[0]) == row[1]) for row in self._all(query)
                 if self._unreadable.get(row[0], _NONE)[0] != row[1]]  # fmt: skip
         fresh = {record.run: record for record in self._records([run for run, same in rows if not same])}
@@ -235,7 +249,17 @@ class LedgerReader(Measured):
                 return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
-    # --- Size and control -------------------------------------------------------------------------------
+    def counts(self) -> Counts:
+        """How many runs and notifications there are, and when the next schedule is due."""
+        kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
+        due = select(func.min(c.next_at)).where(c.paused.is_(False))
+        with self._database.read() as connection:
+            phases = connection.execute(select(kept, func.count()).group_by(kept)).all()
+            states = connection.execute(select(sent, func.count()).group_by(sent)).all()
+            next_fire = connection.execute(due).scalar()
+        return Counts({row[0]: row[1] for row in phases}, {row[0]: row[1] for row in states}, next_fire)
+
+    # --- Size -------------------------------------------------------------------------------------------
 
     def size(self) -> int:
         """The size of the ledger on disk, in bytes: all of SQLite's files, or the server's tables."""
@@ -246,11 +270,6 @@ class LedgerReader(Measured):
         sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
-
-    def owner(self, *, last: bool = False) -> takeover.Owner | None:
-        """Who controls this database now; None if no controller is running. `last`: who did last, even if it
-        does so no more; None if nobody ever did."""
-        return takeover.last_owner(self._database) if last else takeover.owner(self._database)
 
     # --- Rows -------------------------------------------------------------------------------------------
 
@@ -302,21 +321,3 @@ def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
     wrong = "" if phase in _PHASES else f"its phase is {phase!r}, which this version does not know"
     found = RunSummary(run, name, Phase.HELD if wrong else Phase(phase), *rest)
     return replace(found, unreadable=wrong) if wrong else found
-
-
-def _stored(row: Any) -> Stored:
-    """An event as it was journalled; a note if it cannot be read, for example because it is newer."""
-    from orchestrator.core.event import Event, Noted
-
-    inputs = None
-    if row.inputs is not None:
-        try:
-            inputs = json.loads(row.inputs)
-        except (ValueError, RecursionError):
-            inputs = None
-    try:
-        event = cast(Event, wire.decode(cast("type[Any]", Event), row.body.encode()))
-    except ValueError as error:
-        trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
-        return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble)
-    return Stored(row.seq, event, inputs)

@@ -92,6 +92,9 @@ controller = Table(
     Column("host", Text, nullable=False),
     Column("since", Double, nullable=False),
     Column("older_store", Text, nullable=False, server_default=""),  # of runs whose submission names none
+    Column(
+        "alike", Text, nullable=False, server_default=""
+    ),  # what other machines must have in common with it
 )
 CONTROLLER_ROW = 1
 

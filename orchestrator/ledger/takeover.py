@@ -1,68 +1,90 @@
 """Who controls a database: one process, for as long as it lives; no clock is involved.
 
-The lock is the kernel's (SQLite: flock on a file beside it) or the server's (PostgreSQL: an advisory lock of
-one connection). Both are released when the process dies, and not when a laptop sleeps. The fence number grows
-with every takeover, so that late writes of an earlier controller are refused.
+The lock is the kernel's (SQLite) or the server's (PostgreSQL), and both release it when the process dies.
+The fence number grows with every takeover, so that late writes of an earlier controller are refused. So a
+controller whose lock was released too early, or who does not know yet that it was, changes nothing more.
 """
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import socket
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
-from sqlalchemy import Connection, select, text, update
-from sqlalchemy.exc import DBAPIError
+from sqlalchemy import Connection, select, update
 
-from orchestrator.errors import AccessDenied, ControllerRunning
-from orchestrator.files import tighten
+from orchestrator.errors import ControllerRunning, Fenced
+from orchestrator.ledger import filelock, serverlock
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.filelock import FileLock, FileStandby
+from orchestrator.ledger.lock import Held, Owner, Standby, attempts
+from orchestrator.ledger.migration import check_current
+from orchestrator.ledger.serverlock import ServerLock, ServerStandby
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller, runs
 
-_LOCK = 0x6F726368  # with the schema's hash: several ledgers may share a PostgreSQL database
-_KEYS = {"key": _LOCK}
-_ATTEMPTS = 20
-_ATTEMPT_SECONDS = 0.05
-_MARK = 32  # digits
-
-
-@dataclass(frozen=True)
-class Owner:
-    """The running controller: the `name` it gave itself, its `pid` on `host`, and `since` in unix seconds."""
-
-    name: str
-    pid: int
-    host: str
-    since: float
-
-    @property
-    def mark(self) -> str:
-        """Marks its lock, so that nobody takes it for an earlier controller's."""
-        return hashlib.sha256(repr((self.name, self.pid, self.host, self.since)).encode()).hexdigest()[:_MARK]
-
-    def __str__(self) -> str:
-        return f"{self.name} (process {self.pid} on {self.host})" if self.pid else "one that is just starting"
+Lock = FileLock | ServerLock
 
 
 class Takeover:
     """Control of a database until `release`, or until this process dies. `fence` goes with every write."""
 
-    def __init__(self, fence: int, release: Callable[[], None]) -> None:
+    def __init__(self, database: Database, lock: Lock, us: Owner, fence: int) -> None:
         self.fence = fence
-        self._release: Callable[[], None] | None = release
+        self._database = database
+        self._lock = lock
+        self._us = us
+
+    @property
+    def owner(self) -> Owner:
+        """This controller, as others see it."""
+        return self._us
+
+    @property
+    def may_be_lost(self) -> bool:
+        """Whether the lock can end before this process does, as with a server."""
+        return self._database.path is None
+
+    def keep(self) -> bool:
+        """To call every second or so: without that, a standby takes over. False if the lock was gone, and has
+        been taken again before anybody else took it.
+
+        Raises Fenced if another controller has taken over, and Transient if the server does not answer.
+        """
+        held = self._lock.keep()
+        if held is Held.ALWAYS:
+            return True
+        if held is Held.OTHERS:
+            raise self._fenced()
+        try:
+            self.confirm()
+        except Fenced:  # somebody took over, and has left since
+            self._lock.release()
+            raise
+        return False
+
+    def confirm(self) -> None:
+        """Raises Fenced if another controller has taken over."""
+        query = select(controller.c.fence).where(controller.c.number == CONTROLLER_ROW)
+        with self._database.read() as connection:
+            current = int(connection.execute(query).scalar_one())
+        if current != self.fence:
+            raise self._fenced()
+
+    def tell(self, text: str) -> None:
+        """Keeps a text for the next controllers. Nothing is changed if another one has taken over."""
+        mine = controller.c.fence == self.fence
+        with self._database.write() as connection:
+            connection.execute(update(controller).where(mine).values(alike=text))
+
+    def _fenced(self) -> Fenced:
+        other = _row_owner(self._database)
+        who = "another controller" if other == self._us else f"another controller, {other},"
+        return Fenced(f"{who} has taken over; this one decides nothing more. Sessions continue")
 
     def release(self) -> None:
         """Releases control; the next controller may start at once. A second call does nothing."""
-        release, self._release = self._release, None
-        if release is not None:
-            release()
+        self._lock.release()
 
     def __enter__(self) -> Takeover:
         return self
@@ -71,19 +93,68 @@ class Takeover:
         self.release()
 
 
+class Waiting:
+    """This process in the line for control, until `close`. The line has no order: who asks first gets it."""
+
+    def __init__(self, database: Database, name: str, now: float, taken: Callable[[Takeover], None]) -> None:
+        self._database = database
+        self._name = name
+        self._told = taken
+        us = _us(name, now)
+        path = database.path
+        self._place = ServerStandby(database, us) if path is None else FileStandby(path, us)
+
+    def attempt(self, now: float, monotonic: float, home_store: str = "") -> Takeover | None:
+        """Control, if nobody has it. To call about twice a second. With a server, takes control from a
+        controller that is frozen, too.
+
+        Raises Transient if the server does not answer, and InputError if a newer version has upgraded the
+        ledger.
+        """
+        us = _us(self._name, now)
+        lock = self._place.attempt(us, monotonic)
+        if lock is None:
+            return None
+        try:
+            check_current(self._database)  # another version may have upgraded it meanwhile
+        except BaseException:
+            lock.release()
+            raise
+        taken = _taken(self._database, lock, us, home_store)
+        self._told(taken)
+        return taken
+
+    def close(self) -> None:
+        self._place.close()
+
+    def __enter__(self) -> Waiting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 def take_over(database: Database, name: str, now: float, home_store: str = "") -> Takeover:
     """Makes this process the controller. Raises ControllerRunning, with its name, if one is running."""
-    us = Owner(name, os.getpid(), socket.gethostname(), float(now))
-    release = _lock_file(database.path, us) if database.path is not None else _lock_server(database, us)
-    if release is None:
+    us = _us(name, now)
+    lock: Lock = ServerLock(database) if database.path is None else FileLock(database.path)
+    if not lock.take(us):
         raise ControllerRunning(
             f"a controller of {database.shown} is already running: {_row_owner(database)}; "
-            "stop it with `orchestrator down`"
+            "stop it with `orchestrator down`, or wait for your turn with `orchestrator up --standby`"
         )
+    return _taken(database, lock, us, home_store)
+
+
+def _us(name: str, now: float) -> Owner:
+    return Owner(name, os.getpid(), socket.gethostname(), float(now))
+
+
+def _taken(database: Database, lock: Lock, us: Owner, home_store: str) -> Takeover:
     try:
-        return Takeover(_raise_fence(database, us, home_store), release)
+        return Takeover(database, lock, us, _raise_fence(database, us, home_store))
     except BaseException:
-        release()
+        lock.release()
         raise
 
 
@@ -93,14 +164,29 @@ def owner(database: Database) -> Owner | None:
     A controller takes the lock, marks it, and then writes who it is. Until it has, the row names an earlier
     controller: waits up to a second for the new name. A `pid` of 0 says that none came.
     """
-    for _ in _attempts():
-        mark = _file_mark(database.path) if database.path is not None else _server_mark(database)
+    path = database.path
+    marked = partial(serverlock.mark, database) if path is None else partial(filelock.mark, path)
+    for _ in attempts():
+        mark = marked()
         if mark is None:
             return None
         found = _row_owner(database)
         if mark in (found.mark, ""):
             return found
     return Owner("", 0, "", 0.0)
+
+
+def standbys(database: Database) -> tuple[Standby, ...]:
+    """The controllers that wait for their turn."""
+    if database.path is None:
+        return serverlock.standbys(database)
+    return filelock.standbys(database.path, socket.gethostname())
+
+
+def told(database: Database) -> str:
+    """What the last controller told the others; empty if none ever did."""
+    with database.read() as connection:
+        return str(connection.execute(select(controller.c.alike)).scalar_one())
 
 
 def last_owner(database: Database) -> Owner | None:
@@ -120,6 +206,8 @@ def _raise_fence(database: Database, us: Owner, home_store: str) -> int:
     row = controller.c.number == CONTROLLER_ROW
     values = {"owner": us.name, "pid": us.pid, "host": us.host, "since": us.since}
     with database.write() as connection:
+        if database.path is None:
+            serverlock.end_stuck(connection)
         connection.execute(update(controller).where(row).values(fence=controller.c.fence + 1, **values))
         if home_store:
             _settle_older_store(connection, home_store)
@@ -143,112 +231,3 @@ def _row_owner(database: Database) -> Owner:
             select(c.owner, c.pid, c.host, c.since).where(c.number == CONTROLLER_ROW)
         ).one()
     return Owner(found.owner, found.pid, found.host, found.since)
-
-
-def _attempts() -> Iterator[None]:
-    """Retries for a moment: a process that only checks the lock, or was just killed, may still hold it."""
-    for _ in range(_ATTEMPTS):
-        yield
-        threading.Event().wait(_ATTEMPT_SECONDS)
-
-
-# --- SQLite: flock on a file beside the database ---------------------------------------------------------
-
-
-def _lock_path(database: Path) -> Path:
-    return database.with_name(database.name + ".lock")
-
-
-def _lock_file(database: Path, us: Owner) -> Callable[[], None] | None:
-    path = _lock_path(database)
-    try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        tighten(path)  # anyone who can open it can hold it for ever
-    except OSError as error:
-        raise AccessDenied(
-            f"{path} cannot be opened for writing ({error.strerror}): make its folder writable, or set "
-            "ORCHESTRATOR_HOME to one that is",
-            backend="ledger",
-            operation="take over",
-        ) from error
-    with ExitStack() as opened:  # also after a full disk, no lock may stay
-        opened.callback(os.close, descriptor)
-        for _ in _attempts():
-            if _flock(descriptor, fcntl.LOCK_EX):
-                os.pwrite(descriptor, us.mark.encode(), 0)
-                # The file stays: without it, two processes could lock two files.
-                return opened.pop_all().close
-    return None
-
-
-def _file_mark(database: Path) -> str | None:
-    """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
-    try:
-        descriptor = os.open(_lock_path(database), os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return None
-    try:
-        if _flock(descriptor, fcntl.LOCK_SH):
-            return None
-        return os.pread(descriptor, _MARK, 0).decode("ascii", "replace")
-    finally:
-        os.close(descriptor)
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
-# --- PostgreSQL: an advisory lock of one connection ------------------------------------------------------
-
-
-def _lock_server(database: Database, us: Owner) -> Callable[[], None] | None:
-    connection = database.dedicated()
-    try:
-        _notice_dead_hosts(connection)
-        connection.execute(text(_NAME_CONNECTION), {"name": _NAMED + us.mark})
-        for _ in _attempts():
-            if connection.execute(text(_TRY_LOCK), _KEYS).scalar():
-                return partial(_unlock_server, connection)
-    except BaseException:
-        connection.close()
-        raise
-    connection.close()
-    return None
-
-
-def _unlock_server(connection: Connection) -> None:
-    with suppress(DBAPIError), connection:  # a broken connection has released it already
-        connection.execute(text("SELECT pg_advisory_unlock_all()"))
-
-
-def _notice_dead_hosts(connection: Connection) -> None:
-    """If a controller's machine loses power, TCP alone would keep its lock for two hours."""
-    for setting in ("tcp_keepalives_idle = 60", "tcp_keepalives_interval = 15", "tcp_keepalives_count = 4"):
-        connection.execute(text(f"SET {setting}"))
-
-
-def _server_mark(database: Database) -> str | None:
-    """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
-    with database.read() as connection:
-        found = connection.execute(text(_HOLDER), _KEYS).first()
-    if found is None:
-        return None
-    name = str(found[0] or "")
-    return name.removeprefix(_NAMED) if name.startswith(_NAMED) else ""
-
-
-_SCHEMA = "(hashtext(current_schema()) & 2147483647)"
-_TRY_LOCK = f"SELECT pg_try_advisory_lock(:key, {_SCHEMA})"
-_NAMED = "orchestrator "
-_NAME_CONNECTION = "SELECT set_config('application_name', :name, false)"
-_HOLDER = f"""
-    SELECT activity.application_name
-    FROM pg_locks AS lock LEFT JOIN pg_stat_activity AS activity ON activity.pid = lock.pid
-    WHERE locktype = 'advisory' AND granted AND objsubid = 2 AND classid = :key AND objid = {_SCHEMA}
-      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-"""

@@ -27,6 +27,10 @@ TYPES: Mapping[str, Entry] = {
 }
 # The types whose sessions always ship, without an option.
 SHIPPING: frozenset[str] = frozenset({"colab", "notebook"})
+# The types that tell this home's sessions from others by the id in its file `home-id`.
+IDENTIFIED: frozenset[str] = frozenset({"docker", "kaggle", "notebook"})
+# The types whose sessions are bound to a machine (`Traits.machine`).
+BOUND: frozenset[str] = frozenset({"docker", "process"})
 # The types of which a config may have only one, with the reason.
 SINGLE: Mapping[str, str] = {
     "colab": "Google forbids several accounts to get around Colab's limits, and one account has one balance",

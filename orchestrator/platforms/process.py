@@ -7,18 +7,21 @@ state of its own: another controller must see and do the same.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import signal
+import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 from pathlib import Path
 
 from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
-from orchestrator.core.offer import Offer
+from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NotFound, Rejected, Transient
@@ -31,6 +34,8 @@ from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
 _LOCK_FD = 3
+_MACHINE_ID = Path("/etc/machine-id")  # machine-id(5): not to be given away as it is
+_IDENTITY_CHARS = 16
 _PID_LIMIT = 1 << 22  # the kernel's maximum
 # The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
@@ -67,13 +72,20 @@ class ProcessPlatform:
     def name(self) -> str:
         return self._name
 
+    @cached_property
+    def _machine(self) -> str:
+        """Sessions are found by their folders. Another home has others, and another machine runs none."""
+        system = _text(_MACHINE_ID) or ""
+        identity = hashlib.sha256(f"{system}\n{self._folder.resolve()}".encode()).hexdigest()
+        return machine_id(identity[:_IDENTITY_CHARS], socket.gethostname())
+
     def survey(self) -> tuple[Offer, ...]:
         options = self._options
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=options.traits(internet=options.internet),
+            traits=options.traits(internet=options.internet, machine=self._machine),
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,

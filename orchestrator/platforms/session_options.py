@@ -58,7 +58,9 @@ class SessionOptions(UplinkOptions):
             told["disk_bytes"] = int(max(self.disk_gb, order.disk_gb) * 1e9)
         return json.dumps(told)
 
-    def traits(self, *, internet: bool, custom_images: bool = False, needs_image: bool = False) -> Traits:
+    def traits(
+        self, *, internet: bool, custom_images: bool = False, needs_image: bool = False, machine: str = ""
+    ) -> Traits:
         """Traits of sessions whose outbox the controller reads directly, even while they run."""
         return Traits(
             session_seconds=self.session_seconds,
@@ -77,6 +79,7 @@ class SessionOptions(UplinkOptions):
             owned=True,
             metered=False,
             internet=internet,
+            machine=machine,
         )
 
     def check(self, order: Order, platform: str) -> None:

@@ -77,13 +77,14 @@ class Needs:
 @dataclass(frozen=True)
 class Policy:
     """What the user asked for. `unknown`: include what this ledger does not know. `checkpoints`: include
-    results."""
+    results. `history`: include the ledger's events."""
 
     now: float
     older_than_seconds: float
     keep: int = 0
     unknown: bool = False
     checkpoints: bool = False
+    history: bool = False
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ _REFERENCE = re.compile(
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
 _PRECISIONS = tuple(precision.value for precision in Precision)
-_LATER = ("notify",)
 
 
 def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
@@ -44,7 +43,6 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
     yield from _inputs(tree, folder)
     yield from _paths(tree, folder)
     yield from _schedule(tree.get("schedule"))
-    yield from (Problem((key,), "not supported yet; remove it") for key in _LATER if key in tree)
 
 
 def zone_problem(name: str) -> str | None:

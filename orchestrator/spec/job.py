@@ -62,8 +62,8 @@ come from a path, https, kaggle: or drive:; names of inputs, tags and secrets ar
 neither secrets nor ORCHESTRATOR_ variables, secrets none of the latter, and no word of command looks like a
 secret; dates, durations and image names are possible ones; numbers are finite; a schedule's cron line names
 dates that exist, its time zone is known, its window is not the whole day and has at least one fire, and
-overlap: replace needs mode: fresh; notify is not supported yet. The file is UTF-8, one document of at most
-256 KiB and 24 levels, without anchors, aliases, tags, repeated keys and keys that are not text."""
+overlap: replace needs mode: fresh. The file is UTF-8, one document of at most 256 KiB and 24 levels, without
+anchors, aliases, tags, repeated keys and keys that are not text."""
 
 
 @dataclass(frozen=True)
@@ -176,6 +176,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         env=tuple(sorted(spec.env.items())),
         secrets=tuple(spec.secrets),
         schedule=None if spec.schedule is None else _recurrence(spec.schedule),
+        notify=spec.notify.build() if spec.notify is not None else None,
     )
     return _with(job, requirements)
 

@@ -35,6 +35,7 @@ from orchestrator.spec.fields import (
     Whole,
 )
 from orchestrator.spec.mistakes import unknown
+from orchestrator.spec.notices import NotifySection
 from orchestrator.spec.rules import Rules
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
@@ -146,9 +147,6 @@ Secret: dict[str, JsonValue] = {
     "writeOnly": True
 }  # JSON Schema's keyword for a secret: messages do not repeat the value
 SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
-SecretReference = Annotated[
-    str, Field(pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|file:.+)$", json_schema_extra=Secret)
-]
 _ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "default"]}}
 EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
@@ -318,15 +316,6 @@ class ScheduleSection(Section):
         default=None, description=f"how much later than planned a fire may come, {DURATION_WORDS}"
     )
     window: DailyWindow | None = None
-
-
-class NotifySection(Section):
-    on: list[Literal["done", "failed", "cancelled", "held"]] = Field(
-        min_length=1, description="a list of done, failed, cancelled, held"
-    )
-    url: SecretReference = Field(
-        description="a reference, env:NAME or file:PATH, because the address is a secret"
-    )
 
 
 class JobSection(Section):

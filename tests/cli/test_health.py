@@ -67,3 +67,16 @@ def test_the_variable_names_the_database_where_the_config_names_none(user: Calle
         "cannot be stored in 'mysql'"
         in user("--home", "other", "ps", code=2, ORCHESTRATOR_DATABASE="mysql://x/y").err
     )
+
+
+def test_a_standby_is_healthy_and_stopped_by_down(user: Caller) -> None:
+    controller = user.start("up")
+    wait_until(lambda: is_healthy(user), "the first tick")
+    standby = user.start("up", "--standby")
+    wait_until(lambda: f"standing by: process {standby.pid}" in user("health").out, "the standby")
+    assert f"process {controller.pid}" in user("health").out
+    answer = user("down", "--json").json
+    assert [each["pid"] for each in answer["standbys_ended"]] == [standby.pid]
+    assert answer["ended"]["pid"] == controller.pid
+    assert (controller.wait(30), standby.wait(30)) == (0, 0)
+    assert "no controller is running" in user("down").out

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
-from orchestrator.client.controlling import SETTLED_SECONDS, ConfigChanges
+from orchestrator.client.config_changes import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.ledger import Ledger
 from tests.cli.calls import CONFIG, PATIENCE, Caller

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
+from orchestrator.client import notifying
+from orchestrator.core.delivery import State
 from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
@@ -240,3 +242,17 @@ def test_a_schedule_that_this_version_cannot_read_does_not_hide_the_others(bench
     [line] = [line for line in said if "newer" in line]
     assert line.startswith("the schedule newer cannot be read: ")
     assert line.endswith("; it does not fire")
+
+
+def test_a_missed_fire_is_told_in_the_transaction_that_records_it(bench: Bench) -> None:
+    bench.user.config(CONFIG + "notify: [{name: phone, url: env:PHONE, on: [schedule_missed]}]\n")
+    bench.client.schedules.register(bench.job("fresh", ", catch_up: none"))
+    bench.fire()
+    notifying.notifier(bench.client.wired(), bench.ledger, print)
+    bench.clock.jump(3 * DAY + 3600.0)
+    bench.fire()
+    [row] = bench.ledger.notifications.rows([State.WAITING])
+    assert (row.target, row.kind) == ("phone", "schedule_missed")
+    missed = bench.client.schedules.one("tiny").last
+    assert missed is not None
+    assert (missed.outcome, missed.count) == (FireOutcome.MISSED, 3)

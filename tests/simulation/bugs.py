@@ -21,6 +21,7 @@ from orchestrator.core import (
     decide,
     ending,
     event,
+    notice,
     reports,
     route,
     run,
@@ -35,6 +36,7 @@ from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import collecting, engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
+from orchestrator.ledger.ledger import Ledger, _draft
 from orchestrator.platforms.simulated import agent as simulated_agent
 from orchestrator.stores import checkpoints as stored
 from orchestrator.uplink import accepting, outbox, registers, shipping
@@ -131,6 +133,22 @@ def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
 
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
+
+
+def tells_of_a_run_once_for_each_kind(patch: pytest.MonkeyPatch) -> None:
+    real = notice.addressed
+    patch.setattr(notice, "addressed", lambda told, targets, own, *key: real(told, targets, own, key[0]))
+
+
+def tells_before_it_is_journalled(patch: pytest.MonkeyPatch) -> None:
+    real = Ledger.append_many
+
+    def append_many(self: Any, proposals: Any, **options: Any) -> Any:
+        for proposal in proposals:
+            self.notifications.post(_draft(proposal, self.notices).outgoing)
+        return real(self, proposals, **options)
+
+    patch.setattr(Ledger, "append_many", append_many)
 
 
 def forgets_the_state(patch: pytest.MonkeyPatch) -> None:
@@ -305,7 +323,7 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
         for record, _inputs, decision in decisions:
             if record.run in self._tracked:
                 for action in decision.actions:
-                    self._start(record.run, action)
+                    self._start(record, action)
         real(self, [(r, i, replace(d, actions=())) for r, i, d in decisions])
 
     patch.setattr(engine.Engine, "_commit", commit)
@@ -464,6 +482,15 @@ def makes_anew_what_was_refused(patch: pytest.MonkeyPatch) -> None:
 
 def fails_a_run_for_what_platforms_lost(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(closing, "PLATFORMS_DOING", frozenset())
+
+
+def decides_by_what_is_not_journalled(patch: pytest.MonkeyPatch) -> None:
+    real = market.Market.judged
+
+    def judged(self: Any, record: RunRecord, case: Any) -> Any:
+        return real(self, record, replace(case, offers=case.offers[:1]))
+
+    patch.setattr(market.Market, "judged", judged)
 
 
 def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:

@@ -22,8 +22,8 @@ from orchestrator.core.schedule import Schedule, Steps
 from orchestrator.errors import LedgerConflict
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Check, _check_fence
-from orchestrator.ledger.reading import Stored
 from orchestrator.ledger.schedules import Schedules
 
 COMPARED_EVERY = 64  # readings
@@ -127,6 +127,14 @@ class SimulatedLedger(Ledger):
     def live(self) -> tuple[RunRecord, ...]:
         """What a new controller continues from is read from the database, not remembered."""
         return tuple(self._same(self._latest[record.run], record) for record in super().live())
+
+    def waiting(self, known: Mapping[str, int]) -> tuple[RunRecord | str, ...]:
+        rows = [r for r in self._latest.values()
+                if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
+        rows.sort(key=lambda record: (record.submitted_at, record.run))
+        found = tuple(r.run if known.get(r.run) == r.version else r for r in rows)
+        ask = super().waiting
+        return self._compared(found, lambda: ask(known))
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         waiting = [r for r in self._latest.values()

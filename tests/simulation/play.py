@@ -8,12 +8,23 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.simulation import checks as states
-from tests.simulation import fires, hostile, leavings, promises, scheduled, unforeseen, unreadable, uplinks
+from tests.simulation import (
+    fires,
+    hostile,
+    leavings,
+    promises,
+    replays,
+    scheduled,
+    told,
+    unforeseen,
+    unreadable,
+    uplinks,
+)
 from tests.simulation.checks import Check
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.world import CALM_HOURS, World
 
-ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL)
+ALL: tuple[Check, ...] = (*states.ALL, *promises.ALL, *uplinks.ALL, *leavings.ALL, *told.ALL, *replays.ALL)
 _MEMORY = Path("/dev/shm")
 
 

@@ -33,7 +33,7 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Traits, Uplink
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.ledger.reading import Stored
+from orchestrator.ledger.journal import Stored
 from orchestrator.platforms.simulated.history import Discarded
 from orchestrator.platforms.simulated.platform import SimulatedPlatform
 from tests.simulation.world import World

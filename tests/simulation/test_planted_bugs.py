@@ -7,7 +7,18 @@ import os
 import pytest
 
 from orchestrator.platforms.simulated import platform
-from tests.simulation import bugs, checks, fire_bugs, fires, hostile, leavings, promises, uplinks
+from tests.simulation import (
+    bugs,
+    checks,
+    fire_bugs,
+    fires,
+    hostile,
+    leavings,
+    promises,
+    replays,
+    told,
+    uplinks,
+)
 from tests.simulation.play import play
 from tests.simulation.scheduled import ScheduledWorld
 from tests.simulation.shipping import ShippingWorld
@@ -30,6 +41,8 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.charges_from_the_launch, promises.waiting_is_not_charged, 1),
         (bugs.claims_from_the_launch, checks.quota_is_not_overspent, 143),
         (bugs.leaves_strays_behind, checks.what_can_finish_does, 0),
+        (bugs.tells_of_a_run_once_for_each_kind, told.each_event_is_told_once, 13),
+        (bugs.tells_before_it_is_journalled, told.each_event_is_told_once, 8),
         (bugs.forgets_the_state, checks.the_result_is_exact, 4),
         (bugs.takes_any_look_for_the_last, checks.the_last_look_is_after_the_end, 24),
         (bugs.asks_again_at_once, checks.the_controller_rests, 0),
@@ -64,6 +77,7 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.asks_a_person_about_the_third_refusal, leavings.nobody_is_held_without_need, 363),
         (bugs.makes_anew_what_was_refused, leavings.a_refused_launch_keeps_what_is_prepared, 13),
         (bugs.fails_a_run_for_what_platforms_lost, leavings.no_run_fails_by_what_platforms_lost, 227),
+        (bugs.decides_by_what_is_not_journalled, replays.decisions_can_be_made_again, 0),
     ],
 )
 def test_a_planted_bug_is_caught(

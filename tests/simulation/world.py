@@ -14,8 +14,10 @@ from random import Random
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from orchestrator.core import notice
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.event import Submitted
+from orchestrator.core.job import NoticeKind
 from orchestrator.core.offer import Uplink as UplinkKind
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
@@ -41,6 +43,10 @@ from tests.simulation.workers import SimulatedWorkers
 
 FAULTY_SECONDS = 3 * HOUR
 CALM_HOURS = 60.0
+TARGETS = (
+    notice.Target("everything", frozenset(NoticeKind)),
+    notice.Target("ends", frozenset({NoticeKind.DONE, NoticeKind.FAILED, NoticeKind.CANCELLED})),
+)
 RESTLESS_TICKS = 8  # a controller with this many ticks at one instant is in a tight loop
 
 
@@ -193,6 +199,7 @@ class World:
 
     def _up(self) -> None:
         self._takeover = self.ledger.take_over("simulation", now=self.clock.now())
+        self.ledger.notices = lambda before, event, after: notice.outgoing(before, event, after, TARGETS)
         self._engine = Engine(
             self.ledger,
             self._takeover.fence,

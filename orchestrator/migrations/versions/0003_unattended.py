@@ -1,4 +1,4 @@
-"""Schedules and their fires, and the notifications to send."""
+"""Schedules and their fires, the notifications to send, and what controllers tell each other."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ down_revision = "0002"
 
 
 def upgrade() -> None:
+    op.add_column("controller", sa.Column("alike", sa.Text, nullable=False, server_default=""))
     op.create_table(
         "schedules",
         sa.Column("name", sa.Text, primary_key=True),

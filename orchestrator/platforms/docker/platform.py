@@ -7,9 +7,11 @@ caches and when it asked sessions to stop.
 
 from __future__ import annotations
 
+import hashlib
 import tarfile
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ from docker.errors import NotFound as DockerNotFound
 from requests import ReadTimeout
 
 from orchestrator.clock import Clock
-from orchestrator.core.offer import Offer
+from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
@@ -37,8 +39,16 @@ from orchestrator.session.layout import SESSION, STOP
 from orchestrator.session.staging import Materials
 
 _FILE_BYTES_MAX = 1 << 20
+_IDENTITY_CHARS = 16
 # Errors that the files or answers of one container can cause; never errors of the engine's connection.
 _UNREADABLE = (tarfile.TarError, ValueError, KeyError, TypeError, ArithmeticError)
+
+
+def _machine(info: Mapping[str, Any]) -> str:
+    """The engine by its own id: controllers on several machines may share it. Empty if it gives none."""
+    given = info.get("ID")
+    identity = hashlib.sha256(str(given).encode()).hexdigest()[:_IDENTITY_CHARS]
+    return machine_id(identity, str(info.get("Name") or "an engine")) if given else ""
 
 
 class DockerPlatform:
@@ -65,7 +75,9 @@ class DockerPlatform:
             info = client.info()
             others = tuple(f for f in containers.listed(client) if not self._is_mine(f))
             probe = self._probed(client, info)
-            return offers(self._name, self._options, info, others=others, probe=probe)
+            found = offers(self._name, self._options, info, others=others, probe=probe)
+        machine = _machine(info)
+        return tuple(replace(each, traits=replace(each.traits, machine=machine)) for each in found)
 
     def _is_mine(self, found: Found) -> bool:
         return (found.home, found.platform) == (leftovers.known_home(self._folder), self._name)

@@ -1,0 +1,199 @@
+"""Writes a backup of the state while it runs: the ledger, the config, and what only this home has.
+
+Decides what is in it. Checkpoints are in the stores, which have their own safety; a store inside the home is
+included only if asked for. No secret is: the config has only references, and `credentials/` stays out. The
+file appears under its name complete and verified, or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import socket
+import tarfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+from orchestrator import __version__
+from orchestrator import config as configuration
+from orchestrator.client.home import Home
+from orchestrator.clock import Clock, utc_text
+from orchestrator.core.wording import size_text
+from orchestrator.errors import BackendError, InputError
+from orchestrator.files import draft_file
+from orchestrator.home import BUNDLES, CONFIG, IMAGES, INPUTS
+from orchestrator.ledger.portable import exported
+from orchestrator.ledger.tables import REVISION
+from orchestrator.pruning import listing
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+TABLES = "tables"
+STORES = "stores"
+SPOOL_BYTES = 16 * 1024 * 1024  # of a table; a larger one waits in a temporary file
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class BackUp:
+    """A backup that was written and verified. `size` in bytes. `notes`: what is not in it, and why."""
+
+    path: Path
+    size: int
+    runs: int
+    files: int
+    notes: tuple[str, ...] = ()
+
+
+def back_up(
+    home: Home, clock: Clock, target: Path, *, checkpoints: bool, progress: Callable[[str], None]
+) -> BackUp:
+    """See `Backups.write`."""
+    config = configuration.load(home.path)
+    now = clock.now()
+    if target.is_dir():
+        stamp = utc_text(now).replace(" ", "-").replace(":", "")
+        target /= f"orchestrator-backup-{stamp}.tar.gz"
+    if not target.parent.is_dir():
+        raise InputError(f"{target.parent} is not a folder: create it, or name another file")
+    ledger = home.existing_ledger()
+    if ledger is None:
+        raise InputError(f"there is nothing to back up in {home.path}: it has no ledger yet")
+    notes: list[str] = []
+    with ledger, draft_file(target.parent) as draft:
+        with draft.stream() as stream, tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar:
+            writing = _Writing(tar)
+            with exported(ledger) as tables:
+                for name, rows in tables:
+                    progress(f"the table {name}")
+                    writing.rows(f"{TABLES}/{name}.jsonl", rows)
+            for name, path in _files(home, config, checkpoints, notes):
+                progress(name)
+                writing.file(name, path)
+            runs = writing.counts[f"{TABLES}/runs.jsonl"]
+            writing.manifest(
+                version=__version__, revision=REVISION, at=now, host=socket.gethostname(),
+                home=str(home.path), runs=runs, notes=notes,
+            )  # fmt: skip
+        progress("verifying it")
+        verified(draft.path)
+        draft.replace(target)
+    return BackUp(target, target.stat().st_size, runs, len(writing.members), tuple(notes))
+
+
+def _files(
+    home: Home, config: configuration.Config, checkpoints: bool, notes: list[str]
+) -> Iterator[tuple[str, Path]]:
+    """After the tables, so that each file that a run in them needs is there."""
+    if home.folders.config.exists():
+        yield CONFIG, home.folders.config
+    for kind in (BUNDLES, IMAGES, INPUTS):
+        yield from _below(home.path / kind, kind)
+    for given in config.stores:
+        folder = home.path / Path(str(given.options.get("path", ""))).expanduser()
+        if given.type != "folder" or not folder.is_relative_to(home.path) or not folder.is_dir():
+            continue
+        if checkpoints:
+            yield from _below(folder, f"{STORES}/{given.name}")
+        else:
+            size, _ = listing.disk_bytes(folder)
+            notes.append(
+                f"the store {given.name} lies in this home, and its checkpoints ({size_text(size)}) are not "
+                "in the backup: --checkpoints includes them"
+            )
+
+
+def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
+    for path in sorted(folder.rglob("*")) if folder.is_dir() else ():
+        if path.is_file() and not path.is_symlink() and not path.name.startswith(".tmp-"):
+            yield f"{name}/{path.relative_to(folder)}", path
+
+
+class _Writing:
+    """Adds members and remembers their digests, for the manifest, which comes last."""
+
+    def __init__(self, tar: tarfile.TarFile) -> None:
+        self._tar = tar
+        self.members: dict[str, tuple[int, str]] = {}
+        self.counts: dict[str, int] = {}
+
+    def rows(self, name: str, rows: Iterable[dict[str, Any]]) -> None:
+        import tempfile
+
+        self.counts[name] = 0
+        with tempfile.SpooledTemporaryFile(SPOOL_BYTES) as spool:
+            for row in rows:
+                spool.write(json.dumps(row, separators=(",", ":")).encode() + b"\n")
+                self.counts[name] += 1
+            size = spool.tell()
+            spool.seek(0)
+            self._add(name, cast("IO[bytes]", spool), size)
+
+    def file(self, name: str, path: Path) -> None:
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:  # superseded meanwhile
+            return
+        with stream:
+            self._add(name, stream, path.stat().st_size)
+
+    def manifest(self, **facts: Any) -> None:
+        files = {name: {"size": size, "sha256": digest} for name, (size, digest) in self.members.items()}
+        data = json.dumps({"format": FORMAT, **facts, "files": files}, indent=1).encode()
+        self._add(MANIFEST, io.BytesIO(data), len(data))
+
+    def _add(self, name: str, stream: IO[bytes], size: int) -> None:
+        member = tarfile.TarInfo(name)
+        member.size, member.mode = size, 0o600
+        hashing = _Hashing(stream)
+        self._tar.addfile(member, cast("IO[bytes]", hashing))
+        if name != MANIFEST:
+            self.members[name] = (size, hashing.digest.hexdigest())
+
+
+@dataclass
+class _Hashing:
+    stream: IO[bytes]
+    digest: Any = field(default_factory=hashlib.sha256)
+
+    def read(self, size: int = -1) -> bytes:
+        data = self.stream.read(size)
+        self.digest.update(data)
+        return data
+
+
+# --- Read back ------------------------------------------------------------------------------------------
+
+
+def verified(path: Path) -> dict[str, Any]:
+    """The manifest of an intact backup. Raises BackendError for a damaged one, InputError for anything
+    else."""
+    found: dict[str, dict[str, Any]] = {}
+    manifest: dict[str, Any] | None = None
+    try:
+        with tarfile.open(path, "r|gz") as tar:
+            for member in tar:
+                stream = tar.extractfile(member) if member.isreg() else None
+                if stream is None or member.name in found:
+                    raise InputError(f"{path} is not a backup: {member.name!r} is no plain file")
+                if member.name == MANIFEST:
+                    manifest = json.loads(stream.read())
+                    continue
+                digest = hashlib.sha256()
+                while data := stream.read(_READ_BYTES):
+                    digest.update(data)
+                found[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
+    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise InputError(f"there is no file {path}") from error
+        raise BackendError(f"the backup {path} is damaged: {error}", backend="backup") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise BackendError(
+            f"the backup {path} is incomplete, or of a newer version: it has no manifest", backend="backup"
+        )
+    if manifest.get("files") != found:
+        raise BackendError(f"the backup {path} is damaged: its contents changed", backend="backup")
+    return manifest

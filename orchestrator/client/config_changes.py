@@ -1,0 +1,61 @@
+"""Notices when the config has changed and can be used, for a controller that then starts anew with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from orchestrator.client.home import Home
+from orchestrator.client.wiring import Wired
+from orchestrator.clock import Clock
+from orchestrator.errors import OrchestratorError
+
+SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
+
+
+class ConfigChanges:
+    """Returns, when called, whether the config has changed and can be used.
+
+    A wrong config is reported once, and the controller continues with the old one. A file that is still being
+    written does not count yet, because half of a file may be a valid config, too.
+    """
+
+    def __init__(
+        self,
+        home: Home,
+        clock: Clock,
+        say: Callable[[str], None],
+        warn: Callable[[str], None] | None = None,
+    ) -> None:
+        self._home = home
+        self._clock = clock
+        self._say = say
+        self._warn = warn or say
+        self._seen = self._newest = self._stamp()
+        self._newest_at = clock.monotonic()
+
+    def _stamp(self) -> tuple[int, int] | None:
+        try:
+            found = self._home.folders.config.stat()
+        except OSError:
+            return None
+        return found.st_mtime_ns, found.st_size
+
+    @property
+    def unread(self) -> bool:
+        """Whether the file has changed and the change has not been looked at yet."""
+        return self._stamp() != self._seen
+
+    def __call__(self) -> bool:
+        stamp, now = self._stamp(), self._clock.monotonic()
+        if stamp != self._newest:
+            self._newest, self._newest_at = stamp, now
+        if stamp == self._seen or now - self._newest_at < SETTLED_SECONDS:
+            return False
+        self._seen = stamp
+        try:
+            Wired.from_home(self._home.path, self._clock).backends()
+        except OrchestratorError as error:
+            self._warn(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
+            return False
+        self._say("the config has changed")
+        return True

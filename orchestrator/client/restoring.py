@@ -1,0 +1,184 @@
+"""Brings a backup into an empty home, and every run that was under way past what has happened since.
+
+Decides what a run's next session may be called and where it goes on: sessions that were started after the
+backup are not in it, and may still run. So each run is taken from its old ledger as `adopt` does, which
+fences those sessions out, and gets the newer checkpoints that its store has. The ledger comes last: until it
+is there, nothing is restored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import tarfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.client import backing_up
+from orchestrator.client.adopting import Adopting
+from orchestrator.core.lifecycle import Phase
+from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.files import draft_folder, sync_folder
+from orchestrator.home import BUNDLES, CONFIG, IMAGES, INPUTS, LEDGER
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.portable import filled
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+_KINDS = (BUNDLES, IMAGES, INPUTS)
+_READ_BYTES = 1 << 20
+
+
+@dataclass(frozen=True)
+class Revived:
+    """A run that was under way. `step`: of its newest checkpoint, at which it goes on. `notes`: what a
+    person should know."""
+
+    run: str
+    phase: Phase
+    step: int | None
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Restored:
+    """What came back. `at`: when the backup was made, in unix seconds."""
+
+    home: Path
+    at: float
+    runs: int
+    revived: tuple[Revived, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[str], None]) -> Restored:
+    """See `Backups.restore`."""
+    progress("verifying the backup")
+    manifest = backing_up.verified(path)
+    home = client.home
+    notes = [str(note) for note in manifest.get("notes", [])]
+    _check_target(client, manifest)
+    if dry_run:
+        return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), notes=tuple(notes))
+    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with draft_folder(home.path) as folder:
+        progress("unpacking it")
+        _unpack(path, folder)
+        kept = _place(folder, home.path, notes)
+        if kept:
+            notes.append(f"{home.folders.config} was there and is kept as it is")
+        url = home.database()
+        own = f"sqlite:///{home.path / LEDGER}"
+        beside = folder / LEDGER
+        progress("filling the ledger")
+        tables = {each.stem: _rows(each) for each in (folder / backing_up.TABLES).glob("*.jsonl")}
+        filled(f"sqlite:///{beside}" if url == own else url, str(manifest["revision"]), tables)
+        with Ledger.open(f"sqlite:///{beside}" if url == own else url) as ledger:
+            revived = tuple(_revived(client, ledger, progress))
+        if url == own:  # closed, so all of it is in this one file
+            os.replace(beside, home.path / LEDGER)  # noqa: PTH105 - the last step: now it is restored
+            sync_folder(home.path)
+    return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), revived, tuple(notes))
+
+
+def _check_target(client: Client, manifest: dict[str, Any]) -> None:
+    """Raises InputError for a home with runs, and while the controller of the old home runs here."""
+    from orchestrator.client.home import Home
+
+    home = client.home
+    if (home.path / LEDGER).exists():
+        raise InputError(
+            f"{home.path} already has a ledger: restore into an empty home (--home DIR), so that nothing is "
+            "overwritten"
+        )
+    old = Path(str(manifest.get("home", "")))
+    if manifest.get("host") != socket.gethostname() or not (old / LEDGER).exists():
+        return
+    ledger = Home(old).existing_ledger()
+    if ledger is None:
+        return
+    with ledger:
+        if (owner := ledger.owner()) is not None:
+            raise InputError(
+                f"the backup's own home {old} is in use by a controller ({owner}): two ledgers must not "
+                f"control the same runs. Stop it for good (`orchestrator --home {old} down`), or use it"
+            )
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    """Only plain files below names that a backup has; its digests were verified."""
+    with tarfile.open(path, "r|gz") as tar:
+        for member in tar:
+            parts = PurePosixPath(member.name).parts
+            known = len(parts) > 1 and parts[0] in (*_KINDS, backing_up.TABLES, backing_up.STORES)
+            if not (known or member.name in (CONFIG, backing_up.MANIFEST)) or ".." in parts:
+                raise InputError(f"{path} has a file that no backup has: {member.name!r}")
+            target = folder.joinpath(*parts)
+            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            stream = tar.extractfile(member)
+            assert stream is not None, "verified"
+            with target.open("wb") as output:
+                while data := stream.read(_READ_BYTES):
+                    output.write(data)
+
+
+def _place(folder: Path, home: Path, notes: list[str]) -> bool:
+    """Moves the files to their places. Returns whether the home had a config, which is kept."""
+    kept = (home / CONFIG).exists()
+    if not kept and (folder / CONFIG).exists():
+        (folder / CONFIG).replace(home / CONFIG)
+    for kind in _KINDS:
+        _merge(folder / kind, home / kind)
+    for store in sorted((folder / backing_up.STORES).glob("*")):
+        target = _folder_of(home, store.name)
+        if target is None:
+            notes.append(f"the config has no store {store.name} in this home: its checkpoints are left out")
+        else:
+            _merge(store, target)
+    return kept
+
+
+def _folder_of(home: Path, store: str) -> Path | None:
+    from orchestrator import config
+
+    for given in config.load(home).stores:
+        if given.name == store and given.type == "folder":
+            return home / Path(str(given.options.get("path", ""))).expanduser()
+    return None
+
+
+def _merge(source: Path, target: Path) -> None:
+    """What is there already stays: it is immutable, or of this home."""
+    for path in sorted(source.rglob("*")):
+        place = target / path.relative_to(source)
+        if path.is_file() and not place.exists():
+            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.replace(place)
+
+
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    with path.open("rb") as stream:
+        for line in stream:
+            row = json.loads(line)
+            if not isinstance(row, dict):
+                raise InputError(f"{path.name} in the backup has a line that is no row")
+            yield row
+
+
+def _revived(client: Client, ledger: Ledger, progress: Callable[[str], None]) -> Iterator[Revived]:
+    wired = client.wired()
+    under_way = [each.run for each in ledger.summaries() if not each.phase.final]
+    for record in ledger.records(under_way):
+        progress(record.run)
+        name = record.store or wired.config.home_store
+        try:
+            adopting = Adopting(client, name, wired.store(name), ledger, named=True)
+            after, notes = adopting.revive(record, ledger)
+        except (OrchestratorError, OSError) as error:
+            after, notes = Adopting.without_store(record, ledger, client.clock.now(), str(error))
+        step = max((each.ref.step for each in after.accepted), default=None)
+        yield Revived(after.run, after.standing, step, tuple(notes))

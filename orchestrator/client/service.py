@@ -1,0 +1,232 @@
+"""The controller as a service of this machine: systemd's user manager, or launchd on a Mac.
+
+Decides what the unit says and whether a reboot would end things. A stop must leave the sessions running, so
+only the controller's own process is signalled, not its control group (docs/references/operations.md#systemd).
+Must never know a run.
+"""
+
+from __future__ import annotations
+
+import getpass
+import hashlib
+import os
+import plistlib
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.client.home import VARIABLE, Home
+from orchestrator.errors import AccessDenied, BackendError, InputError
+from orchestrator.files import write_whole
+
+STOP_SECONDS = 90  # the longest that a tick waits for the ledger is 30
+COMMAND_SECONDS_MAX = 100.0  # a stop takes STOP_SECONDS at most
+LOOK_SECONDS_MAX = 5.0
+# The installed controller needs what `up` would find in this shell: its programs, and its own logins' places.
+KEPT_VARIABLES = ("PATH", "ORCHESTRATOR_DATABASE", "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
+
+UNIT = """\
+[Unit]
+Description=Orchestrator: the controller of {home}
+Documentation=https://github.com/accelerator-orchestrator/orchestrator/blob/main/docs/operations.md
+After=network-online.target
+Wants=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command}
+{environment}Restart=on-failure
+RestartSec=10
+# It finishes its tick and leaves. Sessions on this machine go on, also if one runs out of memory.
+KillMode=process
+TimeoutStopSec={stop}
+OOMPolicy=continue
+UMask=0077
+{user}
+[Install]
+WantedBy={target}
+"""
+
+
+@dataclass(frozen=True)
+class Service:
+    """The service of one home. `path` is its unit's file; None: this machine has neither systemd nor
+    launchd. `lingers`: it starts at boot, not only with a login. None: unknown."""
+
+    name: str
+    path: Path | None
+    installed: bool = False
+    enabled: bool = False
+    active: bool = False
+    lingers: bool | None = None
+    advice: str = ""
+
+    @property
+    def survives_reboot(self) -> bool:
+        """Whether the controller is back after a reboot without anybody's help."""
+        return self.enabled and self.lingers is not False
+
+
+def name_of(home: Home) -> str:
+    """One name for each home, so that several homes can each have a service."""
+    default = Home.of(None).path if VARIABLE not in os.environ else None
+    if default == home.path:
+        return "orchestrator"
+    return f"orchestrator-{hashlib.sha256(str(home.path).encode()).hexdigest()[:8]}"
+
+
+def unit(home: Home, *, system: bool = False) -> str:
+    """The text of a systemd unit for this home: of the user's manager, or (`system`) of the machine's."""
+    given = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
+    environment = "".join(
+        f"Environment={_quoted(f'{name}={value}')}\n"
+        for name, value in {VARIABLE: str(home.path), **given}.items()
+    )
+    return UNIT.format(
+        home=str(home.path).replace("%", "%%").replace("\n", " "),
+        command=" ".join(map(_quoted, _command())),
+        environment=environment,
+        stop=STOP_SECONDS,
+        user=f"User={getpass.getuser()}\n" if system else "",
+        target="multi-user.target" if system else "default.target",
+    )
+
+
+def plist(home: Home) -> bytes:
+    """The same for launchd. It restarts a controller that failed, and leaves its children alone."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
+    return plistlib.dumps({
+        "Label": f"dev.{name_of(home)}",
+        "ProgramArguments": list(_command()),
+        "EnvironmentVariables": {VARIABLE: str(home.path), **kept},
+        "RunAtLoad": True,
+        "KeepAlive": {"SuccessfulExit": False},
+        "AbandonProcessGroup": True,
+        "ExitTimeOut": STOP_SECONDS,
+        "ProcessType": "Background",
+        "Umask": 0o077,
+    })  # fmt: skip
+
+
+def _command() -> tuple[str, ...]:
+    return (str(Path(sys.executable).absolute()), "-P", "-m", "orchestrator", "up")
+
+
+def _quoted(text: str) -> str:
+    """One word of a unit: systemd.syntax(7), systemd.service(5)."""
+    if "\n" in text or "\0" in text:
+        raise InputError("a path or variable of the service has a line break: it cannot be in a unit")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    return f'"{escaped}"'
+
+
+# --- On this machine ------------------------------------------------------------------------------------
+
+
+def look(home: Home) -> Service:
+    """What this machine has of it. Changes nothing, and raises nothing for a machine without services."""
+    name = name_of(home)
+    if sys.platform == "darwin":
+        path = Path.home() / "Library" / "LaunchAgents" / f"dev.{name}.plist"
+        loaded = _runs("launchctl", "print", f"gui/{os.getuid()}/dev.{name}")
+        return Service(name, path, path.exists(), path.exists(), loaded, None)
+    if shutil.which("systemctl") is None:
+        return Service(name, None, advice="this machine has no systemd: start `orchestrator up` at boot")
+    path = _units() / f"{name}.service"
+    lingers = _says("loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value")
+    return Service(
+        name,
+        path,
+        path.exists(),
+        _runs("systemctl", "--user", "is-enabled", "--quiet", path.name),
+        _runs("systemctl", "--user", "is-active", "--quiet", path.name),
+        None if lingers is None else lingers == "yes",
+        "" if lingers == "yes" else f"to start it at boot, before you log in: {linger_command()}",
+    )
+
+
+def install(home: Home) -> Service:
+    """Writes the unit, enables it and starts it. Idempotent: a changed unit replaces the old one.
+
+    Raises InputError on a machine without services, and BackendError if its manager refuses.
+    """
+    found = look(home)
+    if found.path is None:
+        raise InputError(f"{found.advice}; `orchestrator service install --print` shows a unit to adapt")
+    found.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if sys.platform == "darwin":
+        write_whole(found.path, plist(home))
+        if found.active:
+            _do("launchctl", "bootout", f"gui/{os.getuid()}/dev.{found.name}")
+        _do("launchctl", "bootstrap", f"gui/{os.getuid()}", str(found.path))
+    else:
+        write_whole(found.path, unit(home).encode())
+        _do("systemctl", "--user", "daemon-reload")
+        _do("systemctl", "--user", "enable", "--now", found.path.name)
+    return look(home)
+
+
+def uninstall(home: Home) -> Service:
+    """Stops the service and removes the unit; sessions continue. Does nothing if there is none."""
+    found = look(home)
+    if found.path is None or not found.installed:
+        return found
+    if sys.platform == "darwin":
+        _runs("launchctl", "bootout", f"gui/{os.getuid()}/dev.{found.name}")
+        found.path.unlink()
+    else:
+        _do("systemctl", "--user", "disable", "--now", found.path.name)
+        found.path.unlink(missing_ok=True)
+        _do("systemctl", "--user", "daemon-reload")
+    return look(home)
+
+
+def linger_command() -> str:
+    return f"loginctl enable-linger {getpass.getuser()}"
+
+
+def _units() -> Path:
+    config = os.environ.get("XDG_CONFIG_HOME")
+    return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
+
+
+def _ran(
+    words: tuple[str, ...], seconds: float = LOOK_SECONDS_MAX
+) -> subprocess.CompletedProcess[str] | None:
+    try:
+        return subprocess.run(
+            words, capture_output=True, text=True, timeout=seconds, check=False,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+
+
+def _runs(*words: str) -> bool:
+    done = _ran(words)
+    return done is not None and done.returncode == 0
+
+
+def _says(*words: str) -> str | None:
+    done = _ran(words)
+    return done.stdout.strip() if done is not None and done.returncode == 0 else None
+
+
+def _do(*words: str) -> None:
+    done = _ran(words, COMMAND_SECONDS_MAX)
+    if done is None:
+        raise BackendError(f"`{' '.join(words)}` could not be run", backend="service")
+    if done.returncode:
+        said = " ".join(done.stderr.split())[:300]
+        if "bus" in said.lower():
+            raise AccessDenied(
+                f"the user's service manager cannot be reached ({said}): log in as this user, not with su or "
+                f"sudo; or run `{linger_command()}` first; or install a system service: `orchestrator "
+                "service install --print --system`",
+                backend="service",
+            )
+        raise BackendError(f"`{' '.join(words)}` failed: {said}", backend="service")

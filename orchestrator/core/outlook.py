@@ -1,0 +1,308 @@
+"""What becomes of every run: a scene → the expected sessions of each run, as the router would decide them.
+
+Running sessions first, then the queue as the router orders it; each run takes its place in one calendar, and
+the next one sees what is left. Everything is a guess with a range. Pure. Decides nothing: the router decides
+anew whenever something changes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core import itinerary as itineraries
+from orchestrator.core.calendar import Opening
+from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
+from orchestrator.core.foreseen import Forecast
+from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest
+from orchestrator.core.job import Mode
+from orchestrator.core.layout import Item, Layout, Standing, as_known, at_step, fitting, from_then
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.offer import Hop, Itinerary
+from orchestrator.core.queueing import Place
+from orchestrator.core.route import Case, judge, ways
+from orchestrator.core.run import RunRecord
+from orchestrator.core.scene import Coming, Scene, Watched
+from orchestrator.core.speed import step_after
+
+UNKNOWN = "its speed is unknown until its first session measures it"
+AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
+
+
+@dataclass(frozen=True)
+class Alone:
+    """When a run would end if it used this offer only, in the place that the queue leaves it there."""
+
+    platform: str
+    accelerator: str
+    end: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is expected of one run. `hops` are its sessions, the present one first; empty if none can be told,
+    and `reason` says why. `alone`: how a run that was asked about, or that has a deadline, would end on each
+    offer alone."""
+
+    run: str
+    job: str
+    standing: Standing
+    hops: tuple[Hop, ...] = ()
+    forecast: Forecast | None = None
+    deadline: float | None = None
+    reason: str = ""
+    alone: tuple[Alone, ...] = ()
+
+    @property
+    def quota_seconds(self) -> float:
+        return sum(hop.quota_seconds for hop in self.hops)
+
+    @property
+    def quota_units(self) -> float:
+        return sum(hop.quota_units for hop in self.hops)
+
+    @property
+    def meets_deadline(self) -> bool | None:
+        """None if there is no deadline or no forecast."""
+        if self.deadline is None or self.forecast is None:
+            return None
+        return self.forecast.end <= self.deadline
+
+
+def foresee(scene: Scene) -> dict[str, Forecast]:
+    """The forecast of every run of which enough is known."""
+    return {each.run: each.forecast for each in outlook(scene) if each.forecast is not None}
+
+
+def outlook(scene: Scene) -> tuple[Expected, ...]:
+    """What is expected of every run of the scene: those that run, then the others as they start."""
+    running = tuple(_running(scene))
+    items = [*running, *_waiting(scene), *_scheduled(scene, running)]
+    middle = Layout(scene, items, 0.0)
+    early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
+    found = [_expected(scene, item, middle, early, late) for item in items]
+    return tuple(sorted(found, key=_turn))
+
+
+def _turn(run: Expected) -> tuple[bool, float, str]:
+    start = run.hops[0].start if run.hops else math.inf
+    return run.standing is not Standing.RUNNING, start, run.run
+
+
+# --- Who is laid out --------------------------------------------------------------------------------------
+
+
+def _running(scene: Scene) -> Iterable[Item]:
+    offers = {(offer.platform, offer.accelerator): offer for offer in scene.case.offers}
+    for record in scene.running:
+        session = record.session
+        if session is None:
+            continue
+        watched = scene.watched.get(record.run) or Watched(record.run)
+        if watched.session != session.name:
+            watched = Watched(record.run, turn=watched.turn)
+        known = scene.measurements.get(record.job.name, ())
+        seen = view(
+            record, offers.get((session.order.platform, session.order.accelerator)), known, scene.now,
+            pace=watched.pace, status=watched.status, turn=watched.turn,
+        )  # fmt: skip
+        if watched.pace is not None:
+            known = (*known, measurement(record.job.work, session.order, watched.pace))
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record))
+
+
+def _waiting(scene: Scene) -> Iterable[Item]:
+    for record, standing in (
+        *((each, Standing.WAITING) for each in scene.waiting),
+        *((each, Standing.ASKED) for each in scene.asked),
+    ):
+        if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
+            continue
+        starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
+        known = scene.measurements.get(record.job.name, ())
+        yield Item(record, standing, starts, known, until=_closes(record))
+
+
+def _closes(record: RunRecord) -> float | None:
+    """When the window of the run's slice closes, if its schedule gives it one."""
+    return None if record.slice is None else record.slice.until
+
+
+def _scheduled(scene: Scene, running: Sequence[Item]) -> Iterable[Item]:
+    """A run for each fire, or a slice of the run that a schedule continues: it begins where the one before is
+    expected to end."""
+    growing = {each.schedule: each for each in (*scene.running, *scene.waiting) if each.schedule}
+    reached = {each.record.schedule: each.view.rest().step for each in running if each.view is not None}
+    for fire in scene.coming:
+        known = scene.measurements.get(fire.job.name, ())
+        continues = fire.job.schedule is not None and fire.job.schedule.mode is Mode.CONTINUE
+        record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
+        if continues:
+            before = growing.get(fire.schedule)
+            done = reached.get(fire.schedule, 0 if before is None else _done(before))
+            if done >= fire.job.work.total:
+                continue
+            caps = () if before is None else before.micro_batch_caps
+            record = replace(record, micro_batch_caps=caps, accepted=(at_step(done),) if done else ())
+            after = _sliced(record, replace(scene.case, measurements=known), fire)
+            reached[fire.schedule] = fire.job.work.total if after is None else after
+        yield Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
+
+
+def _sliced(record: RunRecord, case: Case, fire: Coming) -> int | None:
+    """The step that a slice reaches on the fastest offer; None if it is not known."""
+    best = fastest(fitting(ways(record, case, fire.planned), fire.planned, fire.until))
+    if best is None or not best.rate.known:
+        return None
+    return step_after(record.job.work, _done(record), min(best.need, best.longest - best.overhead), best.rate)
+
+
+# --- The answer -------------------------------------------------------------------------------------------
+
+
+def _expected(
+    scene: Scene, item: Item, middle: Layout, early: Mapping[str, float], late: Mapping[str, float]
+) -> Expected:
+    run, record, now = item.record.run, item.record, scene.now
+    found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
+    rest = middle.rests.get(run)
+    where = middle.places.get(run)
+    present = () if rest is None else (_present(item, rest),)
+    if rest is not None and rest.samples <= 0:
+        return replace(found, hops=present, forecast=forecast(item.view))
+    if where is None or not where.legs:
+        return replace(found, hops=present, reason=_why_unknown(item))
+    openings = {(each.platform, each.accelerator): each for each in where.openings}
+    planned = _itinerary(scene, item, where, openings)
+    if planned is None:
+        return replace(found, hops=present, reason=_why_unknown(item))
+    if not _known(where):
+        return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
+    hops = (*present, *planned.hops)
+    if item.until is not None and hops[-1].end >= item.until - AT_ONCE_SECONDS:
+        return replace(found, hops=_closed(item, where, hops))
+    if item.standing is Standing.ASKED or record.deadline is not None:
+        found = replace(found, alone=tuple(_alone(where, openings, now)))
+    if rest is not None and _goes_on(item, rest, planned.hops):
+        return replace(found, hops=hops, forecast=forecast(item.view))
+    turn = costs(record.job, scene.case.offers[0], turn=item.turn).turn if scene.case.offers else 0.0
+    start, end = planned.hops[0].start, planned.finish + turn
+    low = math.hypot(RANGE_Z * (planned.finish - planned.finish_low), start - early.get(run, start))
+    high = math.hypot(RANGE_Z * (planned.finish_high - planned.finish), late.get(run, math.inf) - start)
+    latest = end + high if math.isfinite(high) else None
+    told = Forecast(now, end, max(now, end - low), latest, len(hops))
+    return replace(found, hops=hops, forecast=told)
+
+
+def _closed(item: Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    """The sessions of a slice that its window ends before the run is done."""
+    last, way = hops[-1], place.legs[-1].way
+    step = step_after(
+        item.record.job.work, last.from_step, last.end - last.start - way.wait - way.overhead, way.rate
+    )
+    return (*hops[:-1], replace(last, to_step=step, why_it_ends="its window closes"))
+
+
+def _itinerary(
+    scene: Scene, item: Item, place: Place, openings: Mapping[tuple[str, str], Opening]
+) -> Itinerary | None:
+    """The run's sessions where the router places them, with what sessions are known to cost. The router
+    counts less of that: the two may differ in how the run goes on, but not in where its next session is."""
+    record, done = place.waiting.record, _done(place.waiting.record)
+    rough = itineraries.itinerary(record.job, place.waiting.ways, openings, now=scene.now, done_steps=done)
+    if (
+        rough is not None
+        and rough.start <= scene.now + SOON_SECONDS
+        and item.standing is not Standing.RUNNING
+    ):
+        allowed = _allowed(scene, item, place, rough)
+        if len(allowed) < len(place.waiting.ways):
+            rough = itineraries.itinerary(record.job, allowed, openings, now=scene.now, done_steps=done)
+    if rough is None:
+        return None
+    used = {(hop.platform, hop.accelerator) for hop in rough.hops}
+    offers = tuple(as_known(record, offer, item) for offer in scene.case.offers)
+    starts = {each.place: each.not_before for each in place.waiting.ways}
+    exact = [
+        from_then(each, starts[each.place])
+        for each in ways(
+            record, replace(scene.case, measurements=item.measurements, offers=offers), scene.now
+        )
+        if each.place in used
+    ]
+    exact = fitting(exact, item.starts, item.until)
+    found = itineraries.itinerary(record.job, exact, openings, now=scene.now, done_steps=done)
+    same = found is not None and _first(found) == _first(rough)
+    return found if same else rough
+
+
+def _allowed(scene: Scene, item: Item, place: Place, rough: Itinerary) -> Sequence[Way]:
+    """The ways that the router does not reject: it looks closer than the layout at what is to start now."""
+    case = replace(scene.case, measurements=item.measurements, openings=place.openings, others=1)
+    chosen = judge(place.waiting.record, case, scene.now).chosen
+    if chosen is None:
+        return [each for each in place.waiting.ways if each.place != _first(rough)]
+    where = chosen.offer.platform, chosen.offer.accelerator
+    if where == _first(rough):
+        return place.waiting.ways
+    return [each for each in place.waiting.ways if each.place == where]
+
+
+def _first(planned: Itinerary) -> tuple[str, str]:
+    return planned.hops[0].platform, planned.hops[0].accelerator
+
+
+def _present(item: Item, rest: Rest) -> Hop:
+    """The session that the run has."""
+    seen = item.view
+    assert seen is not None
+    session, order = seen.session, seen.session.order
+    begins = session.runs_since or session.launched_at or session.assigned_at
+    quota = seen.offer.quota
+    used = 0.0 if quota is None else rest.over_at - begins
+    why = "done" if rest.samples <= 0 else "session limit"
+    units = 0.0 if quota is None else quota.units(used)
+    return Hop(order.platform, order.accelerator, begins, rest.over_at, order.resume_step, rest.step, used,
+               why, units)  # fmt: skip
+
+
+def _goes_on(item: Item, rest: Rest, hops: Sequence[Hop]) -> bool:
+    """Whether the run stays on its offer and never waits there: then its own forecast is more exact."""
+    if item.view is None:
+        return False
+    here = item.view.offer.platform, item.view.offer.accelerator
+    begins_at = (rest.over_at, *(hop.end for hop in hops))
+    return all(
+        (hop.platform, hop.accelerator) == here and hop.start - at <= AT_ONCE_SECONDS
+        for at, hop in zip(begins_at, hops, strict=False)
+    )
+
+
+def _alone(place: Place, openings: Mapping[tuple[str, str], Opening], now: float) -> Iterable[Alone]:
+    """On each offer of known speed, the earliest end first."""
+    record, found = place.waiting.record, []
+    for way in place.waiting.ways:
+        ends = itineraries.itinerary(record.job, [way], openings, now=now, done_steps=_done(record))
+        if ends is not None and way.rate.known:
+            low, high = RANGE_Z * (ends.finish - ends.finish_low), RANGE_Z * (ends.finish_high - ends.finish)
+            found.append(Alone(*way.place, ends.finish, max(now, ends.finish - low), ends.finish + high))
+    return sorted(found, key=lambda each: each.end)
+
+
+def _known(place: Place) -> bool:
+    """Whether the speed of its first session is more than a guess."""
+    return place.legs[0].way.rate.known
+
+
+def _why_unknown(item: Item) -> str:
+    """Why nothing more can be told of the run."""
+    if item.standing is not Standing.RUNNING:
+        return item.record.standing_reason or "no offer is expected to open for it"
+    return item.record.fault or (UNKNOWN if item.view is None else "it goes on when its schedule wakes it")
+
+
+def _done(record: RunRecord) -> int:
+    return max((each.ref.step for each in record.accepted), default=0)

@@ -1,0 +1,105 @@
+"""Which waiting run comes first, and what it leaves for the next: waiting runs × calendar → a place for each.
+
+First the runs whose deadline is near, then the one with the least work left, because that makes the mean wait
+shortest. Runs grow old: a run with R seconds of work left goes before every run without a deadline that is
+submitted more than R / AGEING after it, however small that is, so none starves. Pure. Must never know
+platforms or stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from orchestrator.core.calendar import Calendar, Opening, Stay
+from orchestrator.core.itinerary import Leg, Way, fastest, hops_of, legs
+from orchestrator.core.run import RunRecord
+from orchestrator.core.session import Session
+
+AGEING = 0.05  # of the time since its submission: by so much smaller a run counts
+ENDANGERED_FACTOR = 2.0  # a deadline is near if so many times the work that is left does not fit before it
+RESERVE_SECONDS = 6 * 3600.0  # so long before a schedule fires, its run's place is kept free
+OVERDUE_SHARE = 0.1  # a session that is past its expected end is expected to take so much longer
+OVERDUE_SECONDS_MIN = 60.0
+
+Rank = tuple[int, float, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A queued run, and how it would go on each offer that it may use. `due`: its deadline, in unix seconds;
+    0: none. `planned`: a schedule will submit it only then; until then, it is not a run."""
+
+    record: RunRecord
+    ways: tuple[Way, ...]
+    due: float = 0.0
+    planned: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What the queue leaves for one run, and the sessions that it is expected to take of it."""
+
+    waiting: Waiting
+    openings: tuple[Opening, ...]
+    legs: tuple[Leg, ...]
+
+    @property
+    def start(self) -> float | None:
+        return self.legs[0].start if self.legs else None
+
+
+def work_seconds(ways: Sequence[Way]) -> float:
+    """The training that is left, on the offer where it is least; 0 if there is none."""
+    best = fastest(ways)
+    return 0.0 if best is None else best.need
+
+
+def rank(record: RunRecord, work: float, now: float, due: float = 0.0) -> Rank:
+    """The lower, the sooner it is the run's turn. Without a deadline it does not change."""
+    if due and now + ENDANGERED_FACTOR * work > due:
+        return 0, due, record.run
+    return 1, work + AGEING * record.submitted_at, record.run
+
+
+def in_order(queue: Iterable[Waiting], now: float) -> list[Waiting]:
+    """The most urgent first. Runs of schedules that fire soon come before all, at their own time; of those
+    that fire later, nothing is kept free yet."""
+
+    def order(each: Waiting) -> Rank:
+        if each.planned:
+            return -1, each.planned, each.record.run
+        return rank(each.record, work_seconds(each.ways), now, each.due)
+
+    return sorted((each for each in queue if each.planned <= now + RESERVE_SECONDS), key=order)
+
+
+def place(waiting: Waiting, calendar: Calendar) -> Place:
+    """What the calendar leaves for a run, which takes it."""
+    openings = calendar.openings()
+    ways = waiting.ways
+    if waiting.planned:
+        ways = tuple(replace(way, not_before=max(way.not_before, waiting.planned)) for way in ways)
+    found = legs(ways, {(each.platform, each.accelerator): each for each in openings}, calendar.now)
+    calendar.book(hops_of(found))
+    return Place(waiting, openings, found)
+
+
+def lay_out(queue: Iterable[Waiting], calendar: Calendar) -> Iterator[Place]:
+    """The runs in their order, each with what those before it leave. Lazy: ask for no more than can start."""
+    for waiting in in_order(queue, calendar.now):
+        yield place(waiting, calendar)
+
+
+def expected_stay(session: Session, steps_total: int, now: float) -> Stay:
+    """The slot that a session has, until it is expected to end: done or at its budget."""
+    order, traits = session.order, session.traits
+    began = session.runs_since or session.launched_at or session.assigned_at
+    limits = [order.budget_seconds] if order.budget_seconds is not None else []
+    if order.expected_steps_per_second:
+        limits.append(
+            traits.setup_seconds + (steps_total - order.resume_step) / order.expected_steps_per_second
+        )
+    end = began + min(limits) if limits else now
+    latest = now + max(OVERDUE_SECONDS_MIN, OVERDUE_SHARE * (now - began))
+    return Stay(order.platform, order.accelerator, began, end if end > now else latest)

@@ -1,0 +1,104 @@
+"""What happened to the runs, with the inputs of each decision, as the ledger keeps it.
+
+Long histories are read in pages, each in a transaction of its own, so that no reader delays a controller.
+Changes nothing, and decides nothing about a run.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from sqlalchemy import or_, select, tuple_
+
+from orchestrator.core import wire
+from orchestrator.ledger import takeover
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.tables import events, runs
+
+if TYPE_CHECKING:  # a listing starts without the core's events
+    from orchestrator.core.event import Event
+
+EVENTS_A_PAGE = 200  # with its inputs an event takes up to some 50 kB
+RUNS_A_PAGE = 500
+_EVENTS = select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs).order_by(
+    events.c.seq
+)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One event of a run's history. `inputs`: what it was decided from, as JSON values (for `wire.decode`),
+    on the first event of a decision; None on the others. If this version cannot read an event, it becomes a
+    note with the reason, which is also in `trouble`. `inputs_trouble`: why there are inputs that cannot be
+    read."""
+
+    seq: int
+    event: Event
+    inputs: Any | None
+    trouble: str = ""
+    inputs_trouble: str = ""
+
+
+class Journal:
+    """The queries. Each may raise `Transient` or another BackendError if the database fails."""
+
+    _database: Database
+
+    def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
+        """The run's events with a seq above `after`, in order."""
+        with self._database.read() as connection:
+            rows = connection.execute(_EVENTS.where(events.c.run == run, events.c.seq > after)).all()
+        return tuple(_stored(row) for row in rows)
+
+    def entries(self, run: str) -> Iterator[Stored]:
+        """The run's events in order, in pages: histories may be long."""
+        after = -1
+        while True:
+            page = _EVENTS.where(events.c.run == run, events.c.seq > after).limit(EVENTS_A_PAGE)
+            with self._database.read() as connection:
+                rows = connection.execute(page).all()
+            yield from (_stored(row) for row in rows)
+            if len(rows) < EVENTS_A_PAGE:
+                return
+            after = rows[-1].seq
+
+    def first_store(self) -> str:
+        """The home store of runs whose submission names none, because the first version wrote it."""
+        return takeover.older_store(self._database)
+
+    def under_way_since(self, at: float) -> Iterator[str]:
+        """The runs that had not ended before `at`, in order of submission, in pages."""
+        c = runs.c
+        query = select(c.run, c.submitted_at).where(or_(c.ended_at.is_(None), c.ended_at >= at))
+        query = query.order_by(c.submitted_at, c.run)
+        page = query.limit(RUNS_A_PAGE)
+        while True:
+            with self._database.read() as connection:
+                rows = connection.execute(page).all()
+            yield from (str(row.run) for row in rows)
+            if len(rows) < RUNS_A_PAGE:
+                return
+            last = rows[-1]
+            page = query.where(tuple_(c.submitted_at, c.run) > tuple_(last.submitted_at, last.run))
+            page = page.limit(RUNS_A_PAGE)
+
+
+def _stored(row: Any) -> Stored:
+    """An event as it was journalled; a note if it cannot be read, for example because it is newer."""
+    from orchestrator.core.event import Event, Noted
+
+    inputs, unread = None, ""
+    if row.inputs is not None:
+        try:  # unlike events, they may contain numbers that are not finite
+            inputs = json.loads(row.inputs, parse_constant=wire.NotFinite)
+        except (ValueError, RecursionError) as error:
+            unread = f"the inputs of event {row.seq}, {row.kind!r}, cannot be read: {error}"
+    try:
+        event = cast(Event, wire.decode(cast("type[Any]", Event), row.body.encode()))
+    except ValueError as error:
+        trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
+        return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble, unread)
+    return Stored(row.seq, event, inputs, "", unread)

@@ -1,0 +1,103 @@
+"""The whole ledger as rows, out of one database and into another, SQLite or PostgreSQL alike.
+
+Decides how a consistent copy is read while others write, and how an empty database is filled. A copy that an
+older version made is filled into tables of its version, which are then upgraded. Must never know what a row
+means, except that the fence must grow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import Connection, column, delete, func, insert, inspect, select, table, text, update
+
+from orchestrator.errors import InputError
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.migration import known_revisions, upgrade
+from orchestrator.ledger.reading import LedgerReader
+from orchestrator.ledger.tables import REVISION, VERSION_TABLE, controller, metadata
+
+CHUNK = 500
+FENCE_MARGIN = 1_000  # takeovers that may have happened since the copy was made
+Rows = Iterator[dict[str, Any]]
+
+
+@contextmanager
+def exported(ledger: LedgerReader) -> Iterator[Iterator[tuple[str, Rows]]]:
+    """Table by table and row by row, all as they were at one moment. Writers are not delayed."""
+    database = ledger._database
+    with database.read() as connection:
+        if database.path is None:
+            connection.execute(text("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"))
+        yield ((each.name, _rows(connection, each.name)) for each in metadata.sorted_tables)
+
+
+def _rows(connection: Connection, name: str) -> Rows:
+    query = select(metadata.tables[name]).order_by(*metadata.tables[name].primary_key)
+    for row in connection.execution_options(stream_results=True).execute(query):
+        yield dict(row._mapping)
+
+
+def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]]]) -> None:
+    """Fills a database without runs, all or nothing. The next takeover's number is above every earlier one.
+
+    Raises InputError if it has runs, or if a newer version made the copy.
+    """
+    if revision not in known_revisions():
+        raise InputError(
+            f"a newer version made this backup (its tables are {revision}, this version knows {REVISION}): "
+            "upgrade with `pip install -U accelerator-orchestrator`"
+        )
+    database = Database(url)
+    try:
+        with database.write() as connection:
+            _check_empty(connection, database)
+            upgrade(connection, revision)
+            for name in reversed(_ordered(tables)):
+                connection.execute(delete(table(name)))
+            for name in _ordered(tables):
+                _insert(connection, name, tables[name])
+            upgrade(connection, "head")
+            connection.execute(update(controller).values(fence=controller.c.fence + FENCE_MARGIN, pid=0))
+            if database.path is None:
+                connection.execute(text(_NEXT_NUMBER))
+    finally:
+        database.close()
+
+
+_NEXT_NUMBER = """
+    SELECT setval(pg_get_serial_sequence('measurements', 'number'), greatest(max(number), 1))
+    FROM measurements
+"""
+
+
+def _ordered(tables: Iterable[str]) -> list[str]:
+    """Those that others refer to come first. Raises InputError for a table that is none of ours."""
+    order = [each.name for each in metadata.sorted_tables]
+    if strange := sorted(set(tables) - set(order)):
+        raise InputError(f"the backup has tables that are not ours: {', '.join(strange)}")
+    return [name for name in order if name in set(tables)]
+
+
+def _check_empty(connection: Connection, database: Database) -> None:
+    found = set(inspect(connection).get_table_names())
+    if VERSION_TABLE not in found:
+        return
+    if "runs" in found and connection.execute(select(func.count()).select_from(table("runs"))).scalar():
+        raise InputError(
+            f"the ledger {database.shown} already has runs: restore into an empty home or database, so that "
+            "nothing is overwritten"
+        )
+    for name in (*(each.name for each in reversed(metadata.sorted_tables)), VERSION_TABLE):
+        if name in found:
+            connection.execute(text(f"DROP TABLE {name}"))
+
+
+def _insert(connection: Connection, name: str, rows: Iterable[dict[str, Any]]) -> None:
+    left = iter(rows)
+    while chunk := list(islice(left, CHUNK)):
+        target = table(name, *(column(key) for key in chunk[0]))
+        connection.execute(insert(target), chunk)

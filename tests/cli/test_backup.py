@@ -1,0 +1,220 @@
+"""`backup` while runs train, and `restore` elsewhere after the first home is gone."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import json
+import signal
+import sqlite3
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.tick import job
+from orchestrator import Client
+from orchestrator.core.event import Cancelled, Noted, Submitted
+from orchestrator.errors import BackendError, InputError
+from orchestrator.ledger import Ledger
+from tests.cli.calls import CONFIG, Caller
+from tests.waiting import wait_until
+
+SHARED = """
+stores:
+  shared: {{type: folder, path: {store}}}
+"""
+
+
+def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path: Path) -> None:
+    config = CONFIG.replace("session_seconds: 5, ", "") + SHARED.format(store=tmp_path / "shared")
+    user.config(config.replace("here: {", "here: {slots: 2, "))
+    controller = user.start("up")
+    wait_until(user.owner, "a controller")
+    runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 900), (2, 920))]
+    running = [wait_until(lambda run=run: step_of(user, run), "a checkpoint") for run in runs]  # type: ignore[misc]
+    queued = user.submitted(user.job("3.yaml", total=20))
+    made = user("backup", str(tmp_path), "--json").json
+    assert (made["runs"], made["notes"]) == (3, [])
+    for run, step in zip(runs, running, strict=True):  # the old timeline goes on after the backup
+        wait_until(lambda run=run, step=step: step_of(user, run) > step, "a newer checkpoint")  # type: ignore[misc]
+    newer = [step_of(user, run) for run in runs]
+    controller.send_signal(signal.SIGKILL)
+    wait_until(lambda: user.owner() is None, "the first controller to be gone")
+    assert [user.record(run).phase.final for run in runs] == [False, False]
+
+    there = Caller(user.folder, tmp_path / "new")
+    assert "nothing was restored" in there("restore", made["path"]).out
+    assert not (there.home / "ledger.sqlite").exists()
+    done = there("restore", made["path"], "--yes", "--json").json
+    steps = {each["run"]: each["step"] for each in done["revived"]}
+    assert all(steps[run] >= step for run, step in zip(runs, newer, strict=True)), "from where the store is"
+    assert "already has a ledger" in there("restore", made["path"], "--yes", code=2).err
+    there("up", "--until-idle")
+    for run, total in (*zip(runs, (900, 920), strict=True), (queued, 20)):
+        assert there.phase(run) == "done"
+        pulled = tmp_path / f"pulled-{run}"
+        there("pull", run, "-o", str(pulled))
+        assert (pulled / "state.json").read_text() == f'{{"step": {total}}}'
+        names = [each["order"]["session"] for each in there("show", run, "--json").json["sessions"]]
+        assert len(set(names)) == len(names)
+    assert not user.record(runs[0]).phase.final, "the first home was not touched"
+
+
+def step_of(user: Caller, run: str) -> int:
+    return max((each.ref.step for each in user.record(run).accepted), default=0)
+
+
+def home_with_runs(folder: Path, url: str | None = None) -> Client:
+    client = Client(folder)
+    with Ledger.open(url or f"sqlite:///{folder / 'ledger.sqlite'}") as ledger:
+        for number in range(3):
+            record = ledger.submit(Submitted(f"a-run-{number:08d}", job(number), float(number)))
+            record = ledger.append(record, [Noted(5.0, "naïve \u2603")], due_at=1e12, inputs={"x": 0.1})
+            ledger.append(record, [Cancelled(6.0)], due_at=None)
+        ledger.take_over("earlier", now=7.0).release()
+    return client
+
+
+def dump(url: str) -> list[object]:
+    with Ledger.open(url) as ledger:
+        runs = [each.run for each in ledger.summaries()]
+        return [ledger.history(run) for run in runs] + [ledger.record(run) for run in runs]
+
+
+def test_sqlite_and_postgresql_restore_each_other(tmp_path: Path, postgresql: object) -> None:
+    """A backup is also the way from one database to the other."""
+    first = home_with_runs(tmp_path / "one")
+    before = dump(f"sqlite:///{tmp_path / 'one' / 'ledger.sqlite'}")
+    made = first.backups.write(tmp_path / "a.tar.gz")
+    url = postgresql.new_schema("restored")  # type: ignore[attr-defined]
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "url").write_text(url)
+    (tmp_path / "two" / "config.yaml").write_text("database: file:url\n")
+    second = Client(tmp_path / "two")
+    second.backups.restore(made.path)
+    assert dump(url) == before
+    with Ledger.open(url) as ledger:
+        assert ledger.take_over("next", now=8.0).fence > 1_000
+    with pytest.raises(InputError, match="already has runs"):
+        second.backups.restore(made.path)
+    third = Client(tmp_path / "three")
+    (tmp_path / "three").mkdir()
+    (tmp_path / "three" / "config.yaml").write_text("timezone: UTC\n")
+    third.backups.restore(second.backups.write(tmp_path / "b.tar.gz").path)
+    assert dump(f"sqlite:///{tmp_path / 'three' / 'ledger.sqlite'}") == before
+
+
+def test_a_backup_of_older_tables_is_upgraded(tmp_path: Path) -> None:
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
+
+    def older(name: str, data: bytes) -> bytes | None:
+        if name.split("/")[-1] in ("schedules.jsonl", "fires.jsonl", "notifications.jsonl"):
+            return None
+        return data.replace(b'"revision": "0003"', b'"revision": "0002"') if name == "manifest.json" else data
+
+    rewritten(made.path, older)
+    Client(tmp_path / "two").backups.restore(made.path)
+    assert len(Client(tmp_path / "two").runs(all=True)) == 3
+
+
+def rewritten(path: Path, change: Callable[[str, bytes], bytes | None], **more: bytes) -> None:
+    """The same backup with other contents, whose manifest fits again."""
+    with tarfile.open(path) as tar:
+        found = {member.name: tar.extractfile(member).read() for member in tar}  # type: ignore[union-attr]
+    changed = {name: data for name, each in found.items() if (data := change(name, each)) is not None}
+    changed |= {name.replace("__", "/"): data for name, data in more.items()}
+    manifest = json.loads(changed.pop("manifest.json"))
+    manifest["files"] = {
+        name: {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+        for name, data in changed.items()
+    }
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in {**changed, "manifest.json": json.dumps(manifest).encode()}.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def test_a_damaged_or_strange_backup_restores_nothing(tmp_path: Path) -> None:
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
+    whole = made.path.read_bytes()
+    target = Client(tmp_path / "two")
+    raw = bytearray(gzip.decompress(whole))
+    raw[raw.index(b"a-run-0000")] ^= 1
+    for data, error in (
+        (whole[: len(whole) // 2], BackendError),
+        (gzip.compress(bytes(raw)), BackendError),
+        (b"not a backup", BackendError),
+        (b"", BackendError),
+    ):
+        made.path.write_bytes(data)
+        with pytest.raises(error, match=r"damaged|incomplete"):
+            target.backups.restore(made.path)
+    made.path.write_bytes(whole)
+    rewritten(made.path, lambda _name, data: data.replace(b'"revision": "0003"', b'"revision": "9999"'))
+    with pytest.raises(InputError, match="newer version"):
+        target.backups.restore(made.path)
+    evil = tmp_path / "evil.tar.gz"
+    with tarfile.open(evil, "w:gz") as tar:
+        link = tarfile.TarInfo("config.yaml")
+        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        tar.addfile(link)
+    with pytest.raises(InputError, match="no plain file"):
+        target.backups.restore(evil)
+    with pytest.raises(InputError, match="no file"):
+        target.backups.restore(tmp_path / "absent.tar.gz")
+    assert not (tmp_path / "two" / "ledger.sqlite").exists()
+
+
+def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
+
+    rewritten(made.path, lambda _name, data: data, **{"tables__..__..__outside": b"x"})
+    with pytest.raises(InputError, match="no backup has"):
+        Client(tmp_path / "two").backups.restore(made.path)
+    assert not (tmp_path / "outside").exists()
+
+
+def test_a_home_store_in_the_home_is_told_or_included(tmp_path: Path) -> None:
+    client = home_with_runs(tmp_path / "one")
+    (tmp_path / "one" / "credentials").mkdir()
+    (tmp_path / "one" / "credentials" / "key").write_text("secret")
+    blob = tmp_path / "one" / "store" / "runs" / "a-run" / "blobs" / "abc"
+    blob.parent.mkdir(parents=True)
+    blob.write_text("weights")
+    [note] = client.backups.write(tmp_path / "a.tar.gz").notes
+    assert "--checkpoints" in note
+    whole = client.backups.write(tmp_path / "b.tar.gz", checkpoints=True)
+    assert whole.notes == ()
+    assert (whole.path.stat().st_mode & 0o077) == 0
+    with tarfile.open(whole.path) as tar:
+        assert not any("credentials" in name for name in tar.getnames())
+    Client(tmp_path / "two").backups.restore(whole.path)
+    assert (tmp_path / "two" / blob.relative_to(tmp_path / "one")).read_text() == "weights"
+
+
+def test_a_home_whose_controller_runs_is_not_restored_elsewhere(tmp_path: Path) -> None:
+    client = home_with_runs(tmp_path / "one")
+    made = client.backups.write(tmp_path / "a.tar.gz")
+    with (
+        client.home.ledger() as ledger,
+        ledger.take_over("alive", now=9.0),
+        pytest.raises(InputError, match="in use by a controller"),
+    ):
+        Client(tmp_path / "two").backups.restore(made.path)
+    Client(tmp_path / "two").backups.restore(made.path)
+
+
+def test_a_backup_waits_for_no_writer_and_delays_none(tmp_path: Path) -> None:
+    client = home_with_runs(tmp_path / "one")
+    writer = sqlite3.connect(tmp_path / "one" / "ledger.sqlite", isolation_level=None)
+    writer.execute("BEGIN IMMEDIATE")
+    writer.execute("DELETE FROM events")
+    made = client.backups.write(tmp_path / "a.tar.gz")
+    writer.execute("COMMIT")
+    writer.close()
+    Client(tmp_path / "two").backups.restore(made.path)
+    assert len(Client(tmp_path / "two").run("a-run-00000001").history()) == 3

@@ -1,0 +1,140 @@
+"""The service's unit: what systemd makes of it, and that its own command line works."""
+
+from __future__ import annotations
+
+import configparser
+import os
+import plistlib
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orchestrator.client import service
+from orchestrator.client.home import VARIABLE, Home
+from orchestrator.errors import InputError
+from orchestrator.ledger import Ledger
+from tests.waiting import wait_until
+
+
+def read(text: str) -> configparser.ConfigParser:
+    parser = configparser.ConfigParser(strict=False, interpolation=None, delimiters=("=",))
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read_string(text)
+    return parser
+
+
+def test_a_stop_leaves_the_sessions_and_a_crash_is_repaired(tmp_path: Path) -> None:
+    found = read(service.unit(Home(tmp_path)))["Service"]
+    assert found["Type"] == "exec"
+    assert found["KillMode"] == "process", "a session is in the same control group"
+    assert found["OOMPolicy"] == "continue", "a session that runs out of memory does not stop the controller"
+    assert found["Restart"] == "on-failure"
+    assert int(found["TimeoutStopSec"]) > 30
+    assert "User" not in found
+    assert read(service.unit(Home(tmp_path), system=True))["Service"]["User"]
+
+
+def test_its_command_line_runs_a_controller_that_sigterm_ends_with_success(tmp_path: Path) -> None:
+    """Without systemd: exactly the words and the environment of the unit."""
+    home = tmp_path / "a home with spaces, 100% and $HOME"
+    text = service.unit(Home(home))
+    lines = [line.partition("=") for line in text.splitlines()]
+    [command] = [_plain(value) for key, _, value in lines if key == "ExecStart"]
+    words = [_plain(value)[0].partition("=") for key, _, value in lines if key == "Environment"]
+    environment = {name: value for name, _, value in words}
+    assert environment[VARIABLE] == str(home)
+    with subprocess.Popen(
+        command, env=environment, cwd=Path.cwd(), stdout=subprocess.PIPE, text=True
+    ) as child:
+        url = f"sqlite:///{home / 'ledger.sqlite'}"
+        wait_until(lambda: (home / "tick.json").exists(), "a tick")
+        with Ledger.open(url) as ledger:
+            owner = ledger.owner()
+            assert owner is not None
+            assert owner.pid == child.pid, "the process that systemd watches is the controller"
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(240) == 0
+
+
+def _plain(value: str) -> list[str]:
+    """What systemd makes of quoted words: shlex reads quotes alike; then `$$` and `%%` are one each."""
+    return [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(value)]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
+def test_systemd_finds_nothing_wrong(tmp_path: Path) -> None:
+    path = tmp_path / "orchestrator.service"
+    path.write_text(service.unit(Home(tmp_path)))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--user", str(path)], capture_output=True, text=True, check=False
+    )
+    assert str(path.name) not in done.stderr, done.stderr
+
+
+def test_each_home_has_a_service_of_its_own(tmp_path: Path) -> None:
+    one, two = service.name_of(Home(tmp_path / "one")), service.name_of(Home(tmp_path / "two"))
+    assert one != two
+    assert one.startswith("orchestrator-")
+    with pytest.raises(InputError, match="line break"):
+        service.unit(Home(tmp_path / "a\nb"))
+
+
+def test_launchd_gets_the_same(tmp_path: Path) -> None:
+    found = plistlib.loads(service.plist(Home(tmp_path)))
+    assert found["ProgramArguments"] == [
+        str(Path(sys.executable).absolute()),
+        "-P",
+        "-m",
+        "orchestrator",
+        "up",
+    ]
+    assert found["EnvironmentVariables"][VARIABLE] == str(tmp_path)
+    assert found["AbandonProcessGroup"] is True
+
+
+SYSTEMCTL = """#!/bin/sh
+echo "$@" >> "$CALLS"
+case "$*" in *is-enabled*|*is-active*) test -e "$UNIT" && test ! -e "$CALLS.stopped";; esac
+"""
+
+
+def test_install_and_uninstall_are_idempotent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program in the place of systemctl notes what it is asked; without systemd there is nothing else."""
+    home, tools = Home(tmp_path / "home"), tmp_path / "tools"
+    tools.mkdir()
+    for name in ("systemctl", "loginctl"):
+        (tools / name).write_text(SYSTEMCTL)
+        (tools / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    path = tmp_path / "config" / "systemd" / "user" / f"{service.name_of(home)}.service"
+    monkeypatch.setenv("UNIT", str(path))
+    assert not service.look(home).enabled
+    for _ in range(2):
+        found = service.install(home)
+        assert (found.installed, found.enabled, found.active) == (True, True, True)
+        assert found.lingers is False
+        assert "enable-linger" in found.advice
+        assert not found.survives_reboot
+    assert path.read_text() == service.unit(home)
+    for _ in range(2):
+        assert not service.uninstall(home).installed
+    calls = (tmp_path / "calls").read_text()
+    assert f"--user enable --now {path.name}" in calls
+    assert f"--user disable --now {path.name}" in calls
+
+
+def test_a_machine_without_systemd_is_told_what_to_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = service.look(Home(tmp_path))
+    assert (found.path, found.survives_reboot) == (None, False)
+    with pytest.raises(InputError, match="--print"):
+        service.install(Home(tmp_path))

@@ -1,0 +1,175 @@
+"""A program that waits for its turn to control, and what a machine lacks to take over from another."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import psycopg
+import pytest
+import yaml
+from sqlalchemy import text
+
+from orchestrator import Client
+from orchestrator.client import likeness
+from orchestrator.client.health import State
+from orchestrator.client.wiring import Wired
+from orchestrator.clock import SystemClock
+from orchestrator.core.event import Submitted
+from orchestrator.core.run import RunRecord
+from tests.core.runs import NOW, RUN, job
+from tests.postgresql import Server
+from tests.waiting import wait_until
+
+
+@dataclass
+class Standing:
+    """`Controller.run(standby=True)` in a thread."""
+
+    said: list[str] = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    again: bool | None = None
+
+    def says(self, text: str) -> bool:
+        return any(text in each for each in self.said)
+
+
+@contextmanager
+def standing(home: Path) -> Iterator[Standing]:
+    made = Standing()
+
+    def run() -> None:
+        made.again = Client(home).controller.run(standby=True, stopped=made.over.is_set, say=made.said.append)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield made
+    finally:
+        made.over.set()
+        thread.join(60)
+
+
+def cut(postgresql: Server) -> None:
+    """Ends the connection of every controller."""
+    with psycopg.connect(postgresql.dsn, autocommit=True) as connection:
+        connection.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity JOIN pg_locks USING (pid) "
+            "WHERE locktype = 'advisory'"
+        )
+
+
+def configured(home: Path, url: str, **more: object) -> Client:
+    home.mkdir()
+    (home / "config.yaml").write_text(yaml.safe_dump({"database": url, **more}))
+    return Client(home)
+
+
+@pytest.fixture
+def url(postgresql: Server) -> str:
+    return postgresql.new_schema(f"test_{uuid.uuid4().hex[:12]}")
+
+
+def test_a_standby_takes_over_and_is_told_of(tmp_path: Path) -> None:
+    """On one machine, with SQLite."""
+    client = Client(tmp_path)
+    with client.home.ledger() as ledger:
+        takeover = ledger.take_over("another", now=client.clock.now())
+        with standing(tmp_path) as waiting:
+            wait_until(lambda: ledger.standbys(), "the standby")
+            assert client.health().state is State.WAITS
+            wait_until(lambda: waiting.says("a standby on another machine cannot use it"), "the doubt")
+            wait_until(lambda: waiting.says("standing by for another"), "what it waits for")
+            takeover.release()
+            wait_until(lambda: client.health().state is State.TICKS, "its turn")
+            assert client.health().standbys == ()
+        assert waiting.again is False
+
+
+def test_a_controller_that_lost_control_stands_by(tmp_path: Path, url: str, postgresql: Server) -> None:
+    client = configured(tmp_path / "home", url)
+    with standing(client.home.path) as active, client.home.ledger() as ledger:
+        wait_until(lambda: client.health().state is State.TICKS, lambda: str(active.said))
+        cut(postgresql)
+        wait_until(lambda: active.says("still in control"), lambda: str(active.said))
+        assert client.health().state is State.TICKS
+        with ledger._database.write() as connection:  # as if another one had taken over, and left
+            connection.execute(text("UPDATE controller SET fence = fence + 1"))
+        cut(postgresql)
+        wait_until(lambda: active.again is not None, lambda: str(active.said))
+        assert active.again is True, "a new process goes on, as a standby"
+        assert active.says("starts again as a standby")
+
+
+def test_a_standby_says_what_its_machine_lacks(
+    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stores = {"disk": {"type": "folder", "path": str(tmp_path / "disk")}}
+    first = configured(tmp_path / "first", url, stores=stores, home_store="disk")
+    second = configured(
+        tmp_path / "second",
+        url,
+        stores={"disk": {"type": "folder", "path": str(tmp_path / "other")}},
+        platforms={"box": {"type": "process"}},
+    )
+    monkeypatch.delenv("NEEDED", raising=False)
+    with first.home.ledger() as ledger:
+        ledger.submit(Submitted(RUN, job(secrets=("NEEDED",)), NOW, store="disk"))
+        here, there = (Wired.from_home(each.home.path, SystemClock()) for each in (first, second))
+        with ledger.take_over("up", now=NOW) as takeover:
+            mine = likeness.settle(ledger, here, print)
+            likeness.tell(takeover, replace(mine, host="boxa"))
+            doubts = list(likeness.doubts(ledger, there))
+        assert [each for each in doubts if "platform process is in the config on boxa" in each]
+        assert [each for each in doubts if "store disk has another type or other options on boxa" in each]
+        assert [each for each in doubts if "needs the secret NEEDED" in each]
+        monkeypatch.setenv("NEEDED", "1")
+        alike = [each for each in likeness.doubts(ledger, here) if "on this machine" not in each]
+        assert alike == []
+
+
+def test_homes_of_one_ledger_go_by_one_id(tmp_path: Path, url: str) -> None:
+    """By which Kaggle tells the sessions of one home from another's."""
+    platforms = {"engine": {"type": "docker"}}
+    first, second = (configured(tmp_path / name, url, platforms=platforms) for name in ("first", "second"))
+    own = second.home.folders.platform("engine") / "home-id"
+    own.parent.mkdir(parents=True)
+    own.write_text("of before")
+    said: list[str] = []
+    with first.home.ledger() as ledger, ledger.take_over("up", now=NOW) as takeover:
+        mine = likeness.settle(ledger, Wired.from_home(first.home.path, SystemClock()), said.append)
+        likeness.tell(takeover, mine)
+        assert said == []
+        likeness.settle(ledger, Wired.from_home(second.home.path, SystemClock()), said.append)
+    assert own.read_text() == (first.home.folders.platform("engine") / "home-id").read_text()
+    assert own.with_name("home-id.before").read_text() == "of before"
+    assert "by its old id" in said[0]
+
+
+def test_what_a_run_needs_is_in_the_store_before_the_run_is_known(tmp_path: Path, url: str) -> None:
+    """The controller that starts it may be on another machine."""
+    client = configured(tmp_path / "home", url)
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text("pass\n")
+    data = tmp_path / "data"
+    data.write_text("42")
+    spec = {
+        "name": "tiny", "source": "source", "command": "python train.py",
+        "work": {"total": 10, "global_batch": 8},
+        "profiles": {"cpu": {"micro_batch": 8, "precision": "fp32"}},
+        "inputs": [{"name": "data", "from": str(data)}],
+    }  # fmt: skip
+    path = tmp_path / "job.yaml"
+    path.write_text(yaml.safe_dump(spec))
+    with client.home.ledger() as ledger, ledger.take_over("another", now=NOW):
+        submission = client.submit(path)
+        assert submission.warnings == ()
+        record: RunRecord = ledger.record(submission.run.name)
+    in_store = {each.name for each in (tmp_path / "home" / "store").rglob("*") if each.is_file()}
+    assert record.job.bundle in in_store
+    assert record.job.inputs[0].sha256 in in_store
