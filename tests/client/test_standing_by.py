@@ -20,7 +20,9 @@ from orchestrator.client.health import State
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import SystemClock
 from orchestrator.core.event import Started, Submitted
+from orchestrator.core.job import Mode, Recurrence, RouteWish
 from orchestrator.core.run import RunRecord
+from orchestrator.core.schedule import Schedule
 from orchestrator.ledger.journal import Stored
 from orchestrator.stores import deposits
 from orchestrator.stores.folder import FolderStore
@@ -122,6 +124,9 @@ def test_a_standby_says_what_its_machine_lacks(
     monkeypatch.delenv("NEEDED", raising=False)
     with first.home.ledger() as ledger:
         ledger.submit(Submitted(RUN, job(secrets=("NEEDED",)), NOW, store="disk"))
+        nightly = Recurrence("0 1 * * *", "UTC", Mode.FRESH)
+        scheduled = job(secrets=("AT_NIGHT",), schedule=nightly, route=RouteWish(platforms=("process",)))
+        ledger.schedules.add(Schedule("nightly", scheduled, "disk", NOW, NOW))
         here, there = (Wired.from_home(each.home.path, SystemClock()) for each in (first, second))
         with ledger.take_over("up", now=NOW) as takeover:
             mine = likeness.settle(ledger, here, print)
@@ -129,8 +134,11 @@ def test_a_standby_says_what_its_machine_lacks(
             doubts = list(likeness.doubts(ledger, there))
         assert [each for each in doubts if "platform process is in the config on boxa" in each]
         assert [each for each in doubts if "store disk has another type or other options on boxa" in each]
-        assert [each for each in doubts if "needs the secret NEEDED" in each]
+        assert [each for each in doubts if f"{RUN} needs the secret NEEDED" in each]
+        assert [each for each in doubts if "the schedule nightly needs the secret AT_NIGHT" in each]
+        assert [each for each in doubts if "the schedule nightly needs the platform 'process'" in each]
         monkeypatch.setenv("NEEDED", "1")
+        monkeypatch.setenv("AT_NIGHT", "1")
         alike = [each for each in likeness.doubts(ledger, here) if "on this machine" not in each]
         assert alike == []
 
