@@ -17,7 +17,19 @@ from orchestrator.core import wire
 from orchestrator.core.decide import conclude
 from orchestrator.core.differing import between_events, between_routes, told
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Adopted, Event, Faulted, Moved, Regained, Retired, Submitted, Wished
+from orchestrator.core.event import (
+    Adopted,
+    Event,
+    Faulted,
+    Moved,
+    Regained,
+    Retired,
+    Slept,
+    Submitted,
+    Unscheduled,
+    Wished,
+    Woken,
+)
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord, apply, submit
@@ -107,6 +119,8 @@ def _giver(event: Event) -> str:
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
+        case Woken() | Unscheduled() | Slept(told=True):
+            return "its schedule's doing"
         case Moved():
             return "the user copied the run to another store"
         case Regained(found=found) if found:

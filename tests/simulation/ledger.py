@@ -56,10 +56,6 @@ class SimulatedLedger(Ledger):
         event.listen(database._engine, "connect", _without_disk)
         return cls(database)
 
-    def known(self) -> list[str]:
-        """Every run, in the order in which they came."""
-        return list(self._latest)
-
     @property
     def schedules(self) -> SimulatedSchedules:
         return SimulatedSchedules(self)
@@ -170,6 +166,11 @@ class SimulatedLedger(Ledger):
     def _same(self, remembered: T, stored: T) -> T:
         assert stored == remembered, f"the ledger says {stored}, the memory says {remembered}"
         return stored
+
+
+def known(ledger: SimulatedLedger) -> list[str]:
+    """Every run, in the order in which they came."""
+    return list(ledger._latest)
 
 
 class SimulatedSchedules(Schedules):
