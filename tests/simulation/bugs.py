@@ -6,7 +6,7 @@ Every bug patches one place. tests/simulation/test_planted_bugs.py says which ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from orchestrator.core import (
     run,
     watch,
     wire,
-)
+)  # fmt: skip
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
 from orchestrator.core.lifecycle import Phase, Wish
@@ -213,11 +213,9 @@ def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
 
 def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
     real = market.Market.begin
-
-    def without_strays(seen: market.Market, records: Iterable[RunRecord], now: float) -> None:
-        real(seen, (replace(record, strays=()) for record in records), now)
-
-    patch.setattr(market.Market, "begin", without_strays)
+    patch.setattr(market.Market, "begin", lambda seen, records, now: real(
+        seen, [replace(record, strays=()) for record in records], now
+    ))  # fmt: skip
 
 
 def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
