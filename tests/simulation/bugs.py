@@ -121,16 +121,6 @@ def charges_from_the_launch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(charges._SessionHistory, "runs_since", property(lambda session: session.launched_at))
 
 
-def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
-    real = claims.claim_of
-
-    def claim_of(session: Any, as_of: Any) -> claims.Claim:
-        return real(replace(session, began_at=session.launched_at), as_of)
-
-    for module in (claims, market):
-        patch.setattr(module, "claim_of", claim_of)
-
-
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
 
