@@ -17,7 +17,19 @@ from orchestrator.core import wire
 from orchestrator.core.decide import conclude
 from orchestrator.core.differing import between_events, between_routes, told
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Adopted, Event, Faulted, Moved, Regained, Retired, Submitted, Wished
+from orchestrator.core.event import (
+    Adopted,
+    Event,
+    Faulted,
+    Moved,
+    Regained,
+    Retired,
+    Slept,
+    Submitted,
+    Unscheduled,
+    Wished,
+    Woken,
+)
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord, apply, submit
@@ -29,7 +41,7 @@ Judge = Callable[[RunRecord, Case, float], Route]
 class Answer(StrEnum):
     SAME = "same"  # this version decides the same
     DIFFERS = "differs"
-    GIVEN = "given"  # nothing that the core decides: a user's wish, another ledger, an unexpected error
+    GIVEN = "given"  # not decided about this run: a wish, a schedule, another ledger, an unexpected error
     UNJUDGED = "unjudged"  # what it was decided from is not there, or cannot be read
 
 
@@ -101,14 +113,18 @@ def _belongs(each: Entry, group: list[Entry]) -> bool:
 def _giver(event: Event) -> str:
     """Whose doing an event without inputs is, if it can begin a group."""
     match event:
-        case Submitted():
-            return "the user submitted the run"
+        case Submitted(schedule=schedule):
+            return "its schedule submitted the run" if schedule else "the user submitted the run"
         case Wished():
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
         case Moved():
             return "the user copied the run to another store"
+        case Woken():
+            return "its schedule gives it a slice"
+        case Unscheduled():
+            return "its schedule was removed"
         case Regained(found=found) if found:
             return "the config has everything again"
         case _:
@@ -196,6 +212,8 @@ def _without_inputs(first: Entry) -> dict[str, Any]:
     giver = _giver(first.event)
     if isinstance(first.event, Retired):
         giver = "`orchestrator prune` removed these checkpoints"
+    if isinstance(first.event, Slept):
+        giver = "its schedule lets it sleep"
     if giver:
         return {"answer": Answer.GIVEN, "reason": giver}
     return {"reason": first.inputs_trouble or "what it was decided from was not journalled"}
