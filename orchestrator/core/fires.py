@@ -1,7 +1,7 @@
 """What fires to come ask of the calendar: a scene → an item for each run or slice that a schedule begins.
 
-Pure. Guesses how long each takes from the fastest offer alone: a slice begins where the one before is expected
-to end, and the overlap of a schedule is as if nobody else waited. Must never know what people are told of it.
+Pure. Guesses how long each takes from the fastest offer alone: a slice begins where the one before is
+expected to end, and the overlap of a schedule is as if nobody else waited. Must never know what people are told of it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def _following(coming: Iterable[Coming]) -> Mapping[tuple[str, float], float]:
 
 
 class _Line:
-    """What one schedule is expected to have begun: `busy` until when, and at which step its growing run is."""
+    """What one schedule is expected to have begun: how long it is busy, and where its growing run is."""
 
     def __init__(self, scene: Scene, schedule: str, present: Sequence[Item]) -> None:
         self._scene = scene

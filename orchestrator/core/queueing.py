@@ -28,8 +28,8 @@ Rank = tuple[int, float, str]
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A queued run, and how it would go on each offer that it may use. `due`: its deadline, in unix seconds;
-    0: none. `planned`: a schedule will submit it only then; until then, it is not a run. `sessions`: it takes at
-    most so many now, and then sleeps; 0: as many as it needs."""
+    0: none. `planned`: a schedule will submit it only then; until then, it is not a run. `sessions`: it takes
+    at most so many now, and then sleeps; 0: as many as it needs."""
 
     record: RunRecord
     ways: tuple[Way, ...]
