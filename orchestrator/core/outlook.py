@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core import itinerary as itineraries
 from orchestrator.core.calendar import Opening
-from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.fires import replaced, scheduled
+from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.itinerary import DONE, SOON_SECONDS, Way
 from orchestrator.core.layout import Item, Layout, Standing, as_known, done_steps, fitting, from_then
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary
 from orchestrator.core.queueing import Place
-from orchestrator.core.route import Case, judge, ways
+from orchestrator.core.route import judge, ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
@@ -45,8 +45,8 @@ class Alone:
 @dataclass(frozen=True)
 class Expected:
     """What is expected of one run. `hops` are its sessions, the present one first; empty if none can be told,
-    and `reason` says why. `alone`: how a run that was asked about, or that has a deadline, would end on each
-    offer alone."""
+    and `reason` says why. `planned`: when a schedule fires for it, in unix seconds. `alone`: how a run
+    that was asked about, or that has a deadline, would end on each offer alone."""
 
     run: str
     job: str
@@ -56,6 +56,7 @@ class Expected:
     deadline: float | None = None
     reason: str = ""
     alone: tuple[Alone, ...] = ()
+    planned: float | None = None
 
     @property
     def quota_seconds(self) -> float:
@@ -145,7 +146,8 @@ def _expected(
     scene: Scene, item: Item, middle: Layout, early: Mapping[str, float], late: Mapping[str, float]
 ) -> Expected:
     run, record, now = item.record.run, item.record, scene.now
-    found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
+    planned_at = record.submitted_at if item.standing is Standing.SCHEDULED else None
+    found = Expected(run, record.job.name, item.standing, deadline=record.deadline, planned=planned_at)
     rest = middle.rests.get(run)
     where = middle.places.get(run)
     present = () if rest is None else (_present(item, rest),)
