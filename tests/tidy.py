@@ -357,8 +357,8 @@ def _asserts(function: Function, local: dict[str, Function], seen: set[str]) -> 
 
 
 def constants_once(module: Module) -> Iterator[str]:
-    """A constant of a module has one value: two branches that each add the same name merge without a conflict,
-    and the later value silently counts for both."""
+    """A constant of a module has one value: two branches that each add the same name merge without a
+    conflict, and the later value silently counts for both."""
     seen: set[str] = set()
     for node in module.tree.body:
         targets = node.targets if isinstance(node, ast.Assign) else ()
