@@ -1,7 +1,8 @@
 """What fires to come ask of the calendar: a scene → an item for each run or slice that a schedule begins.
 
 Pure. Guesses how long each takes from the fastest offer alone: a slice begins where the one before is
-expected to end, and the overlap of a schedule is as if nobody else waited. Must never know what people are told of it.
+expected to end, and the overlap of a schedule is as if nobody else waited. Must never know what people are
+told of it.
 """
 
 from __future__ import annotations
