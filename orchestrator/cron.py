@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import re
 import sysconfig
 import zoneinfo
 from collections.abc import Iterable, Iterator
@@ -48,6 +49,7 @@ _FIELDS = {
     "month": "1–12 or JAN–DEC",
     "day-of-week": "0–7 or SUN–SAT, 5L (the last Friday) or 5#2 (the second Friday)",
 }
+_STEPS_MAX = {"second": 59, "minute": 59, "hour": 23}
 _CACHED = 256
 
 
@@ -77,6 +79,12 @@ def problem(cron: str) -> str | None:
         f"{name.replace('-', ' ')} {field!r} is not {_FIELDS[name]}, a list, a range or a step of these"
         for name, field in zip(names, fields, strict=True)
         if not _is_valid(name, field)
+    ]
+    wrong += [
+        f"{name.replace('-', ' ')} {field!r} has a step that is longer than {_FIELDS[name]}, which would "
+        "count as no step at all"
+        for name, field in zip(names, fields, strict=True)
+        if name in _STEPS_MAX and any(int(step) > _STEPS_MAX[name] for step in re.findall(r"/(\d+)", field))
     ]
     if wrong:
         return f"{'; '.join(wrong)}; {valid}"

@@ -134,6 +134,12 @@ def test_a_wrong_line_is_refused_in_words(line: str) -> None:
     assert list(cron.planned_after(Recurrence(line), "x", runs.NOW)) == []
 
 
+@pytest.mark.parametrize("line", ["*/90 * * * *", "0 */36 * * *", "0-30/60 * * * *", "*/60 * * * * *"])
+def test_a_step_that_goes_around_is_refused(line: str) -> None:
+    """`*/90` is no 90 minutes: it would fire each hour."""
+    assert "has a step that is longer than" in (cron.problem(line) or "")
+
+
 def test_a_fire_is_spread_the_same_way_each_time_and_within_its_window() -> None:
     recurrence = Recurrence("55 6 * * *", "UTC", jitter_seconds=3600.0, window=NIGHT)
     found = list(islice(cron.planned_after(recurrence, "a", runs.NOW), 20))

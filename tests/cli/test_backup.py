@@ -36,6 +36,7 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
     runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 900), (2, 920))]
     running = [wait_until(lambda run=run: step_of(user, run), "a checkpoint") for run in runs]  # type: ignore[misc]
     queued = user.submitted(user.job("3.yaml", total=20))
+    assert "the following arguments are required: FILE" in user("backup", code=2).err
     made = user("backup", str(tmp_path), "--json").json
     assert (made["runs"], made["notes"]) == (3, [])
     for run, step in zip(runs, running, strict=True):  # the old timeline goes on after the backup
