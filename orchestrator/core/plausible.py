@@ -1,8 +1,8 @@
 """Whether a survey's figures can be planned with: offer → what is wrong with it.
 
-A platform's answer comes from a server or a plugin. One NaN in it would make the comparisons of every run false,
-and a window of no length a plan endless. So an answer with such a figure is not used at all. Must never decide
-whether an offer is a good one.
+A platform's answer comes from a server or a plugin. One NaN in it would make the comparisons of every run
+false, and a window of no length a plan endless. So an answer with such a figure is not used at all. Must
+never decide whether an offer is a good one.
 """
 
 from __future__ import annotations
