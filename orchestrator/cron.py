@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import math
 import re
 import sysconfig
 import zoneinfo
@@ -16,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -195,12 +196,14 @@ def opens_after(recurrence: Recurrence, at: float) -> float | None:
 def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[Planned]:
     """The fires planned after `after`, in order: the instants of the line that fall into the window."""
     for _ in range(_OUTSIDE_MAX):
-        for instant in _instants(recurrence.cron, recurrence.timezone, after):
+        instants = _instants(recurrence.cron, recurrence.timezone, after)
+        for instant, following in pairwise(chain(instants, (math.inf,))):
             closes = closes_at(recurrence, instant)
             if recurrence.window is not None and closes is None:
                 after = instant
                 break
-            yield Planned(instant, instant + _jitter(recurrence, name, instant, closes), closes)
+            jitter = _jitter(recurrence, name, instant, closes, following)
+            yield Planned(instant, instant + jitter, closes)
         else:
             return
         opens = opens_after(recurrence, after)
@@ -209,10 +212,12 @@ def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[P
         after = opens - 1.0
 
 
-def _jitter(recurrence: Recurrence, name: str, planned: float, closes: float | None) -> float:
+def _jitter(
+    recurrence: Recurrence, name: str, planned: float, closes: float | None, following: float
+) -> float:
     """The same for the same fire, whoever asks and however often. At most half of what is left of the
-    window."""
-    most = recurrence.jitter_seconds
+    window, and less than the time to the following fire, so that fires keep their order."""
+    most = min(recurrence.jitter_seconds, following - planned)
     if closes is not None:
         most = min(most, (closes - planned) / 2)
     if most <= 0:

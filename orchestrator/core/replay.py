@@ -119,12 +119,12 @@ def _giver(event: Event) -> str:
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
-        case Woken() | Unscheduled() | Slept(told=True):
-            return "its schedule's doing"
         case Moved():
             return "the user copied the run to another store"
         case Woken():
             return "its schedule gives it a slice"
+        case Slept(told=True):
+            return "its schedule says when it is woken"
         case Unscheduled():
             return "its schedule was removed"
         case Regained(found=found) if found:

@@ -21,6 +21,7 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
+from orchestrator.core.plausible import unusable
 from orchestrator.core.queueing import expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
@@ -53,7 +54,11 @@ class Surveyed:
 def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
     """Asks a platform for its offers. Blocks. Every error becomes an answer, even an unexpected one."""
     try:
-        return Surveyed(name, platform.survey())
+        offers = platform.survey()
+        wrong = next(filter(None, map(unusable, offers)), "")
+        if wrong:
+            return Surveyed(name, trouble=f"its survey cannot be used: {wrong}")
+        return Surveyed(name, offers)
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:
