@@ -237,7 +237,8 @@ COMMANDS = (
     )),
     Command("service", "run the controller as a service of this machine", "service:service",
             parts=(
-        Command("install", "write the unit, enable it and start it", "service:service", (PRINT, SYSTEM)),
+        Command("install", "write the unit, enable it and start it", "service:service",
+                (STANDBY, PRINT, SYSTEM)),
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),

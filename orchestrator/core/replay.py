@@ -41,7 +41,7 @@ Judge = Callable[[RunRecord, Case, float], Route]
 class Answer(StrEnum):
     SAME = "same"  # this version decides the same
     DIFFERS = "differs"
-    GIVEN = "given"  # not decided about this run: a wish, a schedule, another ledger, an unexpected error
+    GIVEN = "given"  # nothing that the core decides: a user's wish, another ledger, an unexpected error
     UNJUDGED = "unjudged"  # what it was decided from is not there, or cannot be read
 
 
@@ -119,12 +119,10 @@ def _giver(event: Event) -> str:
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
+        case Woken() | Unscheduled() | Slept(told=True):
+            return "its schedule's doing"
         case Moved():
             return "the user copied the run to another store"
-        case Woken():
-            return "its schedule gives it a slice"
-        case Unscheduled():
-            return "its schedule was removed"
         case Regained(found=found) if found:
             return "the config has everything again"
         case _:
@@ -212,8 +210,6 @@ def _without_inputs(first: Entry) -> dict[str, Any]:
     giver = _giver(first.event)
     if isinstance(first.event, Retired):
         giver = "`orchestrator prune` removed these checkpoints"
-    if isinstance(first.event, Slept):
-        giver = "its schedule lets it sleep"
     if giver:
         return {"answer": Answer.GIVEN, "reason": giver}
     return {"reason": first.inputs_trouble or "what it was decided from was not journalled"}

@@ -217,7 +217,13 @@ def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
     def without_strays(records: Iterable[RunRecord], *others: Any) -> tuple[claims.Claim, ...]:
         return real((replace(record, strays=()) for record in records), *others)
 
+    stays = market._stays
+
+    def stays_without_strays(records: Iterable[RunRecord], now: float) -> Any:
+        return stays((replace(record, strays=()) for record in records), now)
+
     patch.setattr(market, "claims", without_strays)
+    patch.setattr(market, "_stays", stays_without_strays)
 
 
 def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
