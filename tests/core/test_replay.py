@@ -155,10 +155,10 @@ def test_what_others_did_is_listed_as_given() -> None:
 def test_what_a_schedule_did_is_listed_as_given() -> None:
     """Two fires may wake a run at the same instant."""
     journal = Journal().append(Woken(NOW + 11.0, Slice(NOW)), Woken(NOW + 11.0, Slice(NOW + 1.0)))
-    journal.append(Unscheduled(NOW + 12.0), Slept(NOW + 13.0, "schedule nightly"))
+    journal.append(Unscheduled(NOW + 12.0), Slept(NOW + 13.0, "schedule nightly", told=True))
     steps = answers(journal.lines)
     assert [step.answer.value for step in steps] == ["given", "same", *["given"] * 4]
-    assert {step.reason for step in steps[2:4]} == {"its schedule gives it a slice"}
+    assert {step.reason for step in steps[2:4]} == {"its schedule's doing"}
 
 
 def test_what_the_config_lacks_is_decided_again() -> None:
