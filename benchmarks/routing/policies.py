@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.routing.months import Decide, Month, Story
 from benchmarks.routing.traces import KAGGLE
-from orchestrator.core.calendar import Opening
+from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.offer import Route
@@ -52,7 +52,7 @@ def planned() -> Decide:
             for s in month.queued.values()
         ]
         others = len(queue)
-        for place in lay_out(queue, market.calendar()):
+        for place in lay_out(queue, Calendar(market.offers(), market.stays, month.now)):
             if not market.has_room():
                 break
             others -= 1
@@ -86,7 +86,8 @@ def _decide(
     pauses = [c for c in story.record.cooldowns if c.since == month.now and c.until is not None]
     if openings:
         for pause in pauses:
-            month.market.refuse(pause)
+            month.market.refusals.add(pause)
+        month.survey()
     return min(c.until for c in pauses if c.until is not None)
 
 

@@ -42,6 +42,11 @@ def submit(call: Call) -> int:
     from orchestrator.cli.submitting import followed, tell_unlocked
 
     given = call.options
+    if given.deadline is not None:
+        raise InputError(
+            f"{given.job} has a schedule, which has no deadline; of a new run each time, the job's "
+            "`route.finish_within` says how soon it should be done"
+        )
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
     done = call.client.schedules.register(given.job, platforms=given.platform, now=given.now)
@@ -100,11 +105,11 @@ def _list(call: Call) -> int:
         call.out.say("there are no schedules: `submit` of a job with `schedule:` registers one")
         return Exit.OK
     rows = [
-        (each.name, each.state, each.schedule.recurrence.mode.value, _next_text(each), each.run or "–",
+        (each.name, each.state, each.schedule.recurrence.mode.value, _starts_text(each), each.run or "–",
          "–" if each.phase is None else each.phase.value)
         for each in found
     ]  # fmt: skip
-    call.out.table(("SCHEDULE", "STATE", "MODE", "FIRES NEXT", "LAST RUN", "PHASE"), rows)
+    call.out.table(("SCHEDULE", "STATE", "MODE", "FIRES NEXT", "LAST RUN", "PHASE"), rows, spare=(2, 5, 4, 1))
     notes = [(each.name, each.reason) for each in found if each.reason and each.state != "paused"]
     if notes:
         call.out.say()
@@ -231,12 +236,15 @@ def _reason(status: ScheduleStatus) -> list[tuple[str, str]]:
     return [(status.state, status.reason)] if status.state != "active" and status.reason else []
 
 
+def _starts_text(status: ScheduleStatus) -> str:
+    zone = status.schedule.recurrence.timezone
+    return "–" if status.next_at is None else cron.local_text(status.next_at, zone)
+
+
 def _next_text(status: ScheduleStatus) -> str:
-    if status.next_at is None:
-        return "–"
     zone = status.schedule.recurrence.timezone
     closes = "" if status.window_end is None else f", until {cron.local_text(status.window_end, zone)}"
-    return f"{cron.local_text(status.next_at, zone)}{closes}"
+    return f"{_starts_text(status)}{closes}"
 
 
 def _when(status: ScheduleStatus) -> str:

@@ -77,8 +77,8 @@ def doubts(ledger: Ledger, wired: Wired) -> Iterator[str]:
     missing."""
     if not ledger.is_shared:
         yield (
-            "the ledger is a file of this machine, so a standby on another machine cannot use it: for that, "
-            "set `database: postgresql://…` in config.yaml"
+            "the ledger is a file, so a standby on another machine cannot use it, only one on this machine; "
+            "for another machine, set `database: postgresql://…` in config.yaml"
         )
         return
     yield from _differences(of(wired.config, {}), _told(ledger))

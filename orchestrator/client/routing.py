@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.wiring import Wired
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.calendar import Opening
+from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.choosing import plan_text as plan_text  # for front ends
 from orchestrator.core.estimate import interval_seconds, mean_time_to_failure
 from orchestrator.core.job import Claim, Job
@@ -135,7 +135,7 @@ def _place(market: Market, ledger: Ledger | None, record: RunRecord) -> tuple[tu
         Waiting(each, ways(each, market.case(measured(ledger, each.job)), market.now), each.deadline or 0.0)
         for each in waiting
     ]
-    for place in lay_out(queue, market.calendar()):
+    for place in lay_out(queue, Calendar(market.offers(), market.stays, market.now)):
         if place.waiting.record.run == record.run:
             return place.openings, len(waiting) - 1
     return (), len(waiting) - 1

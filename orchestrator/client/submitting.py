@@ -52,7 +52,7 @@ class Submission:
 
     `plan` is the plan of a new run. `lost` names each platform and store that the config no longer has, with
     the runs that are held until it is back. `warnings`:
-    what else the user should know, in sentences.
+    what else the user should know, in sentences. `deadline`: the one that was given, in unix seconds.
     """
 
     run: Run
@@ -61,6 +61,7 @@ class Submission:
     plan: Plan | None = None
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    deadline: float | None = None
 
 
 def submit(
@@ -84,7 +85,7 @@ def submit(
                 warnings += unshared
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
-    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
+    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings, due)
 
 
 def config_warnings(wired: Wired) -> tuple[str, ...]:

@@ -86,8 +86,8 @@ def _waits(choice: Choice, best: Itinerary) -> Rejection:
 
 
 def plan_text(route: Route, now: float) -> str:
-    """`kaggle/T4x2 now until its quota is used up, then here/RTX3050: done at …; here/RTX3050 alone: …`. Empty
-    if nothing was planned."""
+    """`kaggle/T4x2 now until its quota is used up, then here/RTX3050: done at …; here/RTX3050 alone: …`.
+    Empty if nothing was planned."""
     plan = route.itinerary
     if plan is None or not plan.hops:
         return ""

@@ -22,6 +22,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene
 from orchestrator.core.speed import Measurement
 
+CLOSES = "its window closes"
+
 
 class Standing(StrEnum):
     """Why a run is in the outlook."""
@@ -34,8 +36,9 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """One run to lay out, from `starts` on and not beyond `until` (None: as long as it takes). `view` and
-    `turn` are what is known of its sessions."""
+    """One run to lay out, from `starts` on and not beyond `until` (None: as long as it takes; else `why` says
+    what ends it), in at most so many `sessions` (0: any). `view` and `turn` are what is known of its
+    sessions."""
 
     record: RunRecord
     standing: Standing
@@ -44,6 +47,8 @@ class Item:
     view: View | None = None
     turn: float | None = None
     until: float | None = None
+    why: str = CLOSES
+    sessions: int = 0
 
 
 class Layout:
@@ -109,7 +114,7 @@ class Layout:
         found = tuple(from_then(each, starts, self._slower) for each in ways(record, case, now))
         found = tuple(fitting(found, starts, item.until))
         planned = starts if item.standing is Standing.SCHEDULED else 0.0
-        return Waiting(record, found, record.deadline or 0.0, planned) if found else None
+        return Waiting(record, found, record.deadline or 0.0, planned, item.sessions) if found else None
 
 
 def from_then(way: Way, starts: float, slower: float = 0.0) -> Way:
@@ -148,3 +153,8 @@ def fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Wa
 def at_step(step: int) -> Accepted:
     """A checkpoint that is expected at this step."""
     return Accepted(CheckpointRef(step, 0, ""), 0, {})
+
+
+def done_steps(record: RunRecord) -> int:
+    """The step of its newest checkpoint."""
+    return max((each.ref.step for each in record.accepted), default=0)

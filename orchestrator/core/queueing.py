@@ -28,12 +28,14 @@ Rank = tuple[int, float, str]
 @dataclass(frozen=True, slots=True)
 class Waiting:
     """A queued run, and how it would go on each offer that it may use. `due`: its deadline, in unix seconds;
-    0: none. `planned`: a schedule will submit it only then; until then, it is not a run."""
+    0: none. `planned`: a schedule will submit it only then; until then, it is not a run. `sessions`: it takes
+    at most so many now, and then sleeps; 0: as many as it needs."""
 
     record: RunRecord
     ways: tuple[Way, ...]
     due: float = 0.0
     planned: float = 0.0
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,7 @@ def place(waiting: Waiting, calendar: Calendar) -> Place:
     if waiting.planned:
         ways = tuple(replace(way, not_before=max(way.not_before, waiting.planned)) for way in ways)
     found = legs(ways, {(each.platform, each.accelerator): each for each in openings}, calendar.now)
+    found = found[: waiting.sessions or None]
     calendar.book(hops_of(found))
     return Place(waiting, openings, found)
 

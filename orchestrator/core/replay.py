@@ -17,7 +17,19 @@ from orchestrator.core import wire
 from orchestrator.core.decide import conclude
 from orchestrator.core.differing import between_events, between_routes, told
 from orchestrator.core.draft import Decision, Inputs
-from orchestrator.core.event import Adopted, Event, Faulted, Moved, Regained, Retired, Submitted, Wished
+from orchestrator.core.event import (
+    Adopted,
+    Event,
+    Faulted,
+    Moved,
+    Regained,
+    Retired,
+    Slept,
+    Submitted,
+    Unscheduled,
+    Wished,
+    Woken,
+)
 from orchestrator.core.offer import Route
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord, apply, submit
@@ -101,14 +113,20 @@ def _belongs(each: Entry, group: list[Entry]) -> bool:
 def _giver(event: Event) -> str:
     """Whose doing an event without inputs is, if it can begin a group."""
     match event:
-        case Submitted():
-            return "the user submitted the run"
+        case Submitted(schedule=schedule):
+            return "its schedule submitted the run" if schedule else "the user submitted the run"
         case Wished():
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
         case Moved():
             return "the user copied the run to another store"
+        case Woken():
+            return "its schedule gives it a slice"
+        case Slept(told=True):
+            return "its schedule says when it is woken"
+        case Unscheduled():
+            return "its schedule was removed"
         case Regained(found=found) if found:
             return "the config has everything again"
         case _:

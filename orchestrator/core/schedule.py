@@ -416,7 +416,7 @@ def _tell_sleepers(draft: _Draft) -> None:
             until is not None and abs((record.until or 0.0) - until) > NEXT_TOLERANCE_SECONDS
         )
         if moved or (until is None and reason != record.reason):
-            draft.emit(record, Slept(draft.now, reason, until))
+            draft.emit(record, Slept(draft.now, reason, until, told=True))
 
 
 def _why_no_more(schedule: Schedule) -> str:

@@ -101,7 +101,7 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
-        self._queue = Queue(market, ledger.measurements, self._barrier)
+        self._queue = Queue(market, ledger.measurements, self._barrier, self._scheduling.upcoming)
         self._regained = False  # whether runs whose missing config entry is back were released
         self._reach = Reach(backends.platforms, clock.monotonic())
         self._looking = Looking(backends, self._reach, workers, self._unforeseen)
@@ -412,7 +412,7 @@ class Engine:
                 if isinstance(event, Ended):
                     learn(self._ledger, self._market, before, event, inputs)
                 if isinstance(event, TurnedAway) and not event.cooldown.refusals:
-                    self._market.refuse(event.cooldown)
+                    self._market.refusals.add(event.cooldown)
         with self._barrier(before.run, "carrying on"):  # even if a watcher failed: it is journalled
             self._market.remember(decision.record.closed)
             self._settle(decision.record, inputs, decision)

@@ -1,7 +1,7 @@
 """Asks platforms, in workers: for their offers, and for the sessions there.
 
-One observation of a platform covers all its sessions, and is never asked for twice at a time. Decides nothing:
-the answers come back in a later tick.
+One observation of a platform covers all its sessions, and is never asked for twice at a time. Decides
+nothing: the answers come back in a later tick.
 """
 
 from __future__ import annotations

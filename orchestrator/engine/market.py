@@ -10,27 +10,25 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from orchestrator.core.calendar import Calendar, Opening, Stay
+from orchestrator.core.calendar import Opening, Stay
 from orchestrator.core.claims import Claim, claim_of, claims, less, used
-from orchestrator.core.event import Cooldown
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import (
     Offer,
     Rejection,
     Route,
-    Unavailable,
     UntilKind,
     until_human,
     until_time,
 )
-from orchestrator.core.pause import pausing
-from orchestrator.core.queueing import Waiting, expected_stay
+from orchestrator.core.plausible import unusable
+from orchestrator.core.queueing import expected_stay
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
 from orchestrator.core.speed import Measurement
-from orchestrator.core.wording import span
 from orchestrator.engine.losses import Losses
+from orchestrator.engine.refusals import Refusals
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError, Preparing
 from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
@@ -38,7 +36,6 @@ from orchestrator.unforeseen import Unforeseen, raise_again, sentence
 SURVEY_SECONDS = 60.0
 START_SECONDS = 10.0  # while a person may be about to start a machine
 OUTAGE_SECONDS = 60.0
-REFUSED_SECONDS_MAX = 900.0  # for which one run's refusal keeps the others away
 FIRST_ANSWER_SECONDS = 15.0  # wait this long for a platform's first answer before runs go elsewhere
 
 
@@ -57,7 +54,11 @@ class Surveyed:
 def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
     """Asks a platform for its offers. Blocks. Every error becomes an answer, even an unexpected one."""
     try:
-        return Surveyed(name, platform.survey())
+        offers = platform.survey()
+        wrong = next(filter(None, map(unusable, offers)), "")
+        if wrong:
+            return Surveyed(name, trouble=f"its survey cannot be used: {wrong}")
+        return Surveyed(name, offers)
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:
@@ -84,8 +85,9 @@ def _stays(records: Iterable[RunRecord], now: float) -> Iterable[Stay]:
 class Market:
     """Offers, outages and our own use. Call `begin` before routing and `reserve` after each assignment.
 
-    `losses` adds to each offer how long our sessions there lived, once it is told. `unreachable`: (platform,
-    store) → why sessions there cannot use this home store.
+    `now` is the time of the last `begin`, in unix seconds, and `stays` the sessions that ran then. `losses`
+    adds to each offer how long our sessions there lived, once it is told; `refusals` closes those that took
+    nobody. `unreachable`: (platform, store) → why sessions there cannot use this home store.
     """
 
     def __init__(
@@ -107,13 +109,10 @@ class Market:
         self._claims: tuple[Claim, ...] = ()
         self._closed: dict[str, ClosedSession] = {}
         self._usage: dict[tuple[str, str], int] = {}
-        self._stays: tuple[Stay, ...] = ()
-        self._refused: dict[tuple[str, str], Cooldown] = {}
+        self.stays: tuple[Stay, ...] = ()
         self.losses = Losses()
-        self.upcoming: tuple[
-            Waiting, ...
-        ] = ()  # runs that schedules will submit soon: places are kept for them
-        self._now = 0.0
+        self.refusals = Refusals()
+        self.now = 0.0
         self._current: tuple[Offer, ...] = ()
 
     # --- Surveys ----------------------------------------------------------------------------------------
@@ -154,11 +153,6 @@ class Market:
         self._offers.pop(name, None)
 
     @property
-    def now(self) -> float:
-        """The time of the last `begin`, in unix seconds."""
-        return self._now
-
-    @property
     def complete(self) -> bool:
         """Whether every platform has answered, if only with an error."""
         return all(name in self._as_of for name in self._platforms)
@@ -167,14 +161,14 @@ class Market:
 
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
         """Recounts what the sessions of these runs use, including sessions that have just ended."""
-        self._now = now
+        self.now = now
         if self.losses.changed:
             self._offers = {name: self.losses.given_to(offers, now) for name, offers in self._offers.items()}
             self.losses.changed = False
         self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
         records = tuple(records)
         self._claims = claims(records, self._closed.values(), self._as_of, now)
-        self._stays = tuple(_stays(records, now))
+        self.stays = tuple(_stays(records, now))
         self._count()
 
     def remember(self, closed: Iterable[ClosedSession]) -> None:
@@ -185,49 +179,18 @@ class Market:
                 self._asked_at.pop(each.platform, None)  # ask anew at once
 
     def _is_new(self, closed: ClosedSession) -> bool:
-        return min(closed.gone_at, self._now) >= self._as_of.get(closed.platform, -math.inf)
+        return min(closed.gone_at, self.now) >= self._as_of.get(closed.platform, -math.inf)
 
     def reserve(self, session: Session) -> None:
         """Subtracts a session assigned in this tick from what is left for the next run."""
         self._claims = (*self._claims, claim_of(session, self._as_of))
         self._count()
 
-    def refuse(self, refused: Cooldown) -> None:
-        """A platform had no room for a run there, so it has none for the others either, for a while.
-
-        The pause doubles while they are refused, too. Every run may ask again after REFUSED_SECONDS_MAX.
-        """
-        if refused.until is None:
-            return
-        place, pause = (refused.platform, refused.accelerator), refused.until - refused.since
-        before = self._refused.get(place)
-        if before is not None and before.until is not None:
-            if pausing(self._now, before.since, before.until):
-                return
-            lasted = before.until - before.since
-            if refused.since - before.until < lasted:
-                pause = max(pause, 2.0 * lasted)
-        pause = min(pause, REFUSED_SECONDS_MAX)
-        self._refused[place] = replace(refused, until=refused.since + pause)
-        self._count()
-
     def _count(self) -> None:
         offers = tuple(offer for offers in self._offers.values() for offer in offers)
         self._usage = used(offers, self._claims)
-        self._current = tuple(map(self._unless_refused, less(offers, self._claims, self._now)))
-
-    def _unless_refused(self, offer: Offer) -> Offer:
-        cooldown = self._refused.get((offer.platform, offer.accelerator))
-        if cooldown is None or offer.unavailable is not None:
-            return offer
-        if cooldown.until is None or not pausing(self._now, cooldown.since, cooldown.until):
-            return offer
-        reason = f"it refused a session {span(self._now - cooldown.since)} ago: {cooldown.reason}"
-        return replace(offer, unavailable=Unavailable(reason, until_time(cooldown.until)))
-
-    def calendar(self) -> Calendar:
-        """When the offers have room, as far as our own sessions are concerned."""
-        return Calendar(self._current, self._stays, self._now)
+        left = less(offers, self._claims, self.now)
+        self._current = tuple(self.refusals.closed(offer, self.now) for offer in left)
 
     # --- Routing ----------------------------------------------------------------------------------------
 
@@ -280,7 +243,7 @@ class Market:
         """Like `route`, for a given case."""
         if self.expectant:
             return None
-        found = judge(record, case, self._now)
+        found = judge(record, case, self.now)
         return None if found.chosen is None and not self.complete else found
 
     @property
@@ -288,12 +251,12 @@ class Market:
         """Whether a platform may be about to give its first answer. The platform that answers first is not
         necessarily the best place for a long run."""
         never_heard = [asked for name, asked in self._asking.items() if name not in self._as_of]
-        return any(0.0 <= self._now - asked < FIRST_ANSWER_SECONDS for asked in never_heard)
+        return any(0.0 <= self.now - asked < FIRST_ANSWER_SECONDS for asked in never_heard)
 
     def _troubles(self) -> Iterable[Rejection]:
         for name, surveyed in self._outages.items():
             trouble = surveyed.trouble or "no answer"
-            until = until_time(self._now + OUTAGE_SECONDS)
+            until = until_time(self.now + OUTAGE_SECONDS)
             if surveyed.denied:
                 until = until_human(f"orchestrator doctor {name}")
             yield Rejection(name, "any", trouble, until)

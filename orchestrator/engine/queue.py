@@ -10,13 +10,22 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.itinerary import SOON_SECONDS, Way
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.pause import pausing
-from orchestrator.core.queueing import Place, Rank, Waiting, in_order, place, rank, work_seconds
+from orchestrator.core.queueing import (
+    RESERVE_SECONDS,
+    Place,
+    Rank,
+    Waiting,
+    in_order,
+    place,
+    rank,
+    work_seconds,
+)
 from orchestrator.core.route import ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement
@@ -46,20 +55,27 @@ class _Known:
 
 
 Barrier = Callable[[str, str], AbstractContextManager[None]]
+Upcoming = Callable[[float], Iterable[tuple[RunRecord, float]]]
 
 
 class Queue:
     """The waiting runs of one controller. Not thread-safe.
 
-    `barrier` keeps what nobody foresaw about one run away from the others.
+    `barrier` keeps what nobody foresaw about one run away from the others. `upcoming`: the runs for
+    which schedules will want a place before a time, and when.
     """
 
     def __init__(
-        self, market: Market, measurements: Callable[[str], tuple[Measurement, ...]], barrier: Barrier
+        self,
+        market: Market,
+        measurements: Callable[[str], tuple[Measurement, ...]],
+        barrier: Barrier,
+        upcoming: Upcoming = lambda _before: (),
     ) -> None:
         self._market = market
         self._measurements = measurements
         self._barrier = barrier
+        self._upcoming = upcoming
         self._known: dict[str, _Known] = {}
         self._unasked: dict[str, None] = {}  # since the offers changed, the most urgent first
 
@@ -82,7 +98,10 @@ class Queue:
         runs = {run: record for run, record in {**waiting, **due}.items() if _waits(record, now)}
         self._forget(runs)
         ranks = self._ranked(runs, now)
-        calendar, others = self._market.calendar(), len(runs) - 1
+        calendar, others = (
+            Calendar(self._market.offers(), self._market.stays, self._market.now),
+            len(runs) - 1,
+        )
         asked = set()
         for found in self._laid_out(
             heapq.nsmallest(LAID_OUT_MAX, runs, key=ranks.__getitem__), runs, calendar
@@ -104,7 +123,10 @@ class Queue:
         self, top: Sequence[str], runs: Mapping[str, RunRecord], calendar: Calendar
     ) -> Iterator[Place]:
         """The places of these runs, as long as there is room for anybody."""
-        queue = [*self._market.upcoming, *(self._waiting(runs[run]) for run in top)]
+        now = calendar.now
+        fires = [(record, at) for record, at in self._upcoming(now + RESERVE_SECONDS) if at > now]
+        queue = [replace(self._waiting(record), planned=at) for record, at in fires]
+        queue += [self._waiting(runs[run]) for run in top]
         for waiting in in_order(queue, calendar.now):
             if not self._market.has_room():
                 return

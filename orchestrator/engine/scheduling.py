@@ -8,7 +8,7 @@ others, nor the runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from orchestrator import cron
@@ -22,6 +22,7 @@ from orchestrator.core.event import (
     Released,
     Slept,
 )
+from orchestrator.core.job import Mode
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import Fire, FireOutcome, Planned, Schedule, Steps, decide
 from orchestrator.errors import BackendError, Fenced, LedgerConflict, Rejected
@@ -73,6 +74,13 @@ class Scheduling:
                 self._take(name, now, told)
         if self._stirred is None:
             self._stirred = set()
+
+    def upcoming(self, before: float) -> Iterator[tuple[RunRecord, float]]:
+        """The runs that schedules will submit or wake before a time, and when."""
+        for schedule, at in self._ledger.schedules.soon(before):
+            fresh = RunRecord(schedule.name, schedule.job, at, store=schedule.store)
+            goes_on = schedule.run and schedule.recurrence.mode is Mode.CONTINUE
+            yield next(iter(self._ledger.records([schedule.run])), fresh) if goes_on else fresh, at
 
     def stays(self) -> str:
         """Why a controller with nothing else to do stays; empty if no schedule will fire."""

@@ -22,8 +22,12 @@ from orchestrator.core.event import (
     Prepared,
     Regained,
     Retired,
+    Slept,
+    Slice,
     Submitted,
+    Unscheduled,
     Wished,
+    Woken,
 )
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Route
@@ -146,6 +150,15 @@ def test_what_others_did_is_listed_as_given() -> None:
     steps = answers(journal.lines)
     assert [step.answer.value for step in steps] == ["given", "same", "given", "given", "given"]
     assert steps[-1].reason == "`orchestrator prune` removed these checkpoints"
+
+
+def test_what_a_schedule_did_is_listed_as_given() -> None:
+    """Two fires may wake a run at the same instant."""
+    journal = Journal().append(Woken(NOW + 11.0, Slice(NOW)), Woken(NOW + 11.0, Slice(NOW + 1.0)))
+    journal.append(Unscheduled(NOW + 12.0), Slept(NOW + 13.0, "schedule nightly", told=True))
+    steps = answers(journal.lines)
+    assert [step.answer.value for step in steps] == ["given", "same", *["given"] * 4]
+    assert {step.reason for step in steps[2:4]} == {"its schedule's doing"}
 
 
 def test_what_the_config_lacks_is_decided_again() -> None:

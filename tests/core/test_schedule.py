@@ -281,10 +281,10 @@ def test_a_sleeping_run_learns_when_its_next_slice_is() -> None:
     given = schedule(Mode.CONTINUE, run="nightly-1")
     agenda = Agenda(following=Planned(NOW + DAY, NOW + DAY))
     [(_, [event])] = decide(given, agenda, [asleep], NOW).changes
-    assert event == Slept(NOW, "asleep until 2026-09-22 14:13Z: schedule nightly", NOW + DAY)
+    assert event == Slept(NOW, "asleep until 2026-09-22 14:13Z: schedule nightly", NOW + DAY, told=True)
     assert decide(given, agenda, [apply(asleep, event)], NOW).changes == ()
     [(_, [paused])] = decide(replace(given, paused_at=NOW), agenda, [asleep], NOW).changes
-    assert paused == Slept(NOW, "asleep: schedule nightly is paused", None)
+    assert paused == Slept(NOW, "asleep: schedule nightly is paused", None, told=True)
 
 
 def test_a_run_whose_schedule_is_gone_is_left_alone() -> None:

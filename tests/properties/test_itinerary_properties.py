@@ -103,7 +103,10 @@ def test_a_run_alone_overruns_no_window_of_a_quota(offers: list[Offer], size: fl
         if quota is None or found is None:
             continue
         for hop in found.hops:
-            if hop.platform == offer.platform and hop.start < NOW + _until_refresh(quota):
+            if (hop.platform, hop.accelerator) == (
+                offer.platform,
+                offer.accelerator,
+            ) and hop.start < NOW + _until_refresh(quota):
                 used += quota.taken(
                     min(hop.end, NOW + _until_refresh(quota)) - hop.start - offer.wait_seconds
                 )

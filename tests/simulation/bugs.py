@@ -6,7 +6,7 @@ Every bug patches one place. tests/simulation/test_planted_bugs.py says which ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -27,7 +27,7 @@ from orchestrator.core import (
     run,
     watch,
     wire,
-)
+)  # fmt: skip
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
 from orchestrator.core.lifecycle import Phase, Wish
@@ -121,16 +121,6 @@ def charges_from_the_launch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(charges._SessionHistory, "runs_since", property(lambda session: session.launched_at))
 
 
-def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
-    real = claims.claim_of
-
-    def claim_of(session: Any, as_of: Any) -> claims.Claim:
-        return real(replace(session, began_at=session.launched_at), as_of)
-
-    for module in (claims, market):
-        patch.setattr(module, "claim_of", claim_of)
-
-
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(decide, "_want_of_stray", lambda _draft, _stray: None)
 
@@ -212,12 +202,10 @@ def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
-    real = claims.claims
-
-    def without_strays(records: Iterable[RunRecord], *others: Any) -> tuple[claims.Claim, ...]:
-        return real((replace(record, strays=()) for record in records), *others)
-
-    patch.setattr(market, "claims", without_strays)
+    real = market.Market.begin
+    patch.setattr(market.Market, "begin", lambda seen, records, now: real(
+        seen, [replace(record, strays=()) for record in records], now
+    ))  # fmt: skip
 
 
 def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:

@@ -56,10 +56,6 @@ class SimulatedLedger(Ledger):
         event.listen(database._engine, "connect", _without_disk)
         return cls(database)
 
-    def known(self) -> list[str]:
-        """Every run, in the order in which they came."""
-        return list(self._latest)
-
     @property
     def schedules(self) -> SimulatedSchedules:
         return SimulatedSchedules(self)
@@ -140,14 +136,6 @@ class SimulatedLedger(Ledger):
         ask = super().waiting
         return self._compared(found, lambda: ask(known))
 
-    def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
-        waiting = [r for r in self._latest.values()
-                   if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
-        waiting.sort(key=lambda record: (record.submitted_at, record.run))
-        page = [r for r in waiting if after is None or (r.submitted_at, r.run) > after]
-        ask = super().queued_waiting
-        return self._compared(tuple(page[:limit]), lambda: ask(limit, after))
-
     def due(
         self, now: float, limit: int | None = None, known: Mapping[str, int] | None = None
     ) -> tuple[RunRecord | str, ...]:
@@ -178,6 +166,11 @@ class SimulatedLedger(Ledger):
     def _same(self, remembered: T, stored: T) -> T:
         assert stored == remembered, f"the ledger says {stored}, the memory says {remembered}"
         return stored
+
+
+def known(ledger: SimulatedLedger) -> list[str]:
+    """Every run, in the order in which they came."""
+    return list(ledger._latest)
 
 
 class SimulatedSchedules(Schedules):

@@ -20,6 +20,7 @@ from orchestrator.core.schedule import Fire, Planned, Schedule, Steps
 from orchestrator.engine import scheduling
 from orchestrator.errors import LedgerConflict
 from tests.simulation.draws import draw_job
+from tests.simulation.ledger import known
 from tests.simulation.world import World
 
 CALM_HOURS = 240.0  # for a growing run, nights count
@@ -92,7 +93,7 @@ class ScheduledWorld(World):
             super()._tick()
             self.ticks.append(moment)
         finally:
-            self.runs = self.ledger.known()
+            self.runs = known(self.ledger)
             for each in self.schedules():
                 if each.ended:
                     self.ended_at.setdefault(each.name, each.last)
@@ -146,7 +147,7 @@ class ScheduledWorld(World):
                 continue
             self.removed[each.name] = (each, self.fires(each.name))
             self.names.remove(each.name)
-            limited = ((run, run.slice) for run in map(self.record, self.ledger.known()))
+            limited = ((run, run.slice) for run in map(self.record, known(self.ledger)))
             freed = tuple(
                 (run, (Unscheduled(self.clock.now()),))
                 for run, given in limited

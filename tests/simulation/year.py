@@ -131,4 +131,4 @@ class YearWorld(ScheduledWorld):
         growing = next((run for run in self.runs if run.startswith("grows")), None)
         if growing is not None:
             self.grown.append(len(wire.encode(self.record(growing))))
-        self.held.append(len(old._waiting) + len(old._tracked) + len(old._observed_at) + len(old._faults))
+        self.held.append(len(old._waiting) + len(old._tracked) + len(old._faults))
