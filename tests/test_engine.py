@@ -94,14 +94,14 @@ class Small:
     def record(self, run: str) -> RunRecord:
         return self.ledger.record(run)
 
-    def until(self, condition: Callable[[], bool], seconds: float = 7200.0) -> bool:
-        """Ticks until the condition holds, for at most this many seconds of simulated time."""
+    def until(self, condition: Callable[[], bool], seconds: float = 7200.0, step: float = 2.0) -> bool:
+        """Ticks every `step` until the condition holds, for at most this many seconds of simulated time."""
         end = self.clock.elapsed() + seconds
         while not condition():
             if self.clock.elapsed() >= end:
                 return False
             self.engine.tick()
-            self.clock.advance(2.0)
+            self.clock.advance(step)
         return True
 
     def phase(self, run: str, phase: Phase) -> Callable[[], bool]:
@@ -139,6 +139,13 @@ def test_a_run_that_waits_for_a_date_takes_the_slot_that_frees_before(small: Mak
     later = Deferred(now, now + 6 * 86400.0, "box: no slot; cloud: no quota before Saturday")
     world.ledger.append(world.record("second"), (later,), due_at=later.until)
     assert world.until(world.phase("second", Phase.DONE), seconds=4 * 3600.0)
+
+
+def test_a_run_is_not_forgotten_whose_pause_lasts_while_the_offers_change(small: Make) -> None:
+    """After a crash it pauses; meanwhile the survey says that its slot is free again."""
+    world = small(box=scenario(crash_at_step=5))
+    world.submit("first")
+    assert world.until(lambda: world.record("first").generation == 2, seconds=300.0)
 
 
 def test_the_controller_rests_while_a_platform_does_not_answer(small: Make) -> None:

@@ -20,7 +20,7 @@ from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Offer, Traits
 from orchestrator.core.order import AgentStatus, Order
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.engine import market
+from orchestrator.engine import surveying
 from orchestrator.engine.engine import Brought, Engine
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends
@@ -158,7 +158,7 @@ def real(tmp_path: Path) -> Iterator[Callable[..., Real]]:
 def test_a_stop_is_asked_for_while_other_verbs_hang(
     real: Callable[..., Real], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(surveying, "SURVEY_SECONDS", 0.1)
     threads = 1 if verb == "survey" else 4  # there is never more than one survey per platform
     box = Hanging("box")
     world = real(box, threads=threads)
@@ -177,7 +177,7 @@ def test_a_stop_is_asked_for_while_other_verbs_hang(
 def test_a_discard_is_done_while_other_verbs_hang(
     real: Callable[..., Real], verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(surveying, "SURVEY_SECONDS", 0.1)
     monkeypatch.setattr(decide, "DISCARD_AGAIN_SECONDS", 0.1)
     box = Hanging("box")
     world = real(box, threads=1)
@@ -214,7 +214,7 @@ def test_a_platform_that_hangs_delays_no_other(real: Callable[..., Real]) -> Non
 def test_what_gets_no_thread_is_tried_again(
     real: Callable[..., Real], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(surveying, "SURVEY_SECONDS", 0.1)
     monkeypatch.setattr(decide, "STOP_AGAIN_SECONDS", 0.1)
     box = Hanging("box")
     world = real(box)
@@ -233,7 +233,7 @@ def test_what_gets_no_thread_is_tried_again(
 def test_a_prepare_that_gets_no_thread_has_failed_and_is_tried_again(
     real: Callable[..., Real], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(market, "SURVEY_SECONDS", 0.1)
+    monkeypatch.setattr(surveying, "SURVEY_SECONDS", 0.1)
     monkeypatch.setattr(reports, "RETRY_SECONDS", 0.1)
     box = Hanging("box")
     world = real(box)

@@ -10,7 +10,8 @@ from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Choice
 from orchestrator.core.order import Order
-from orchestrator.engine.market import Market, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import survey
 from orchestrator.platforms.simulated import Faults
 from tests.test_engine import Make, Small, scenario, small
 

@@ -14,7 +14,8 @@ from orchestrator.core.claims import claims
 from orchestrator.core.job import Work
 from orchestrator.core.offer import Offer, Quota, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
-from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.simulated.scenario import Faults, QuotaWindow
 from tests.core.runs import NOW, TRAITS, assigned, job, record
@@ -38,7 +39,7 @@ def running(run: str, accelerator: str) -> RunRecord:
 @pytest.mark.parametrize(("pool", "full"), [("gpu", True), ("", False)])
 def test_offers_of_one_pool_share_their_slots(pool: str, full: bool) -> None:
     market = Market(("k",))
-    market.surveys_due(NOW, 0.0)
+    market.surveys.due(NOW, 0.0)
     offers = tuple(Offer("k", name, TRAITS, slots=2, slot_pool=pool) for name in ("T4", "T4x2"))
     market.take(Surveyed("k", offers), NOW)
     market.begin((running("a", "T4"), running("b", "T4x2")), NOW)
@@ -54,7 +55,7 @@ def test_a_window_that_has_ended_since_the_survey_leaves_a_session_its_whole_tim
     """A run that waits for a refresh wakes before the next survey. The last survey saw the quota of the old
     window."""
     market = Market(("k",))
-    market.surveys_due(NOW, 0.0)
+    market.surveys.due(NOW, 0.0)
     quota = Quota(500.0, refresh_at=NOW + 30.0, window_seconds=7 * 86400.0, allowed_seconds=30 * HOUR)
     traits = replace(TRAITS, session_seconds=12 * HOUR, wall_margin_seconds=2700.0)
     market.take(Surveyed("k", (Offer("k", "T4", traits, slots=2, quota=quota),)), NOW)
@@ -86,7 +87,7 @@ def test_any_process_can_compute_what_the_engine_claims(tmp_path: Path) -> None:
         now, market = world.clock.now(), world.engine._market
         tracked = [each.record for each in world.engine._tracked.values()]
         market.begin(tracked, now)
-        for as_of in ({"box": now}, dict(market._as_of)):
+        for as_of in ({"box": now}, dict(market.surveys.as_of)):
             of_engine = claims(tracked, market._closed.values(), as_of, now)
             of_ledger = claims(
                 world.ledger.live(), world.ledger.closed_since(now - CLOSED_SECONDS), as_of, now
@@ -103,7 +104,7 @@ def test_a_survey_with_a_figure_that_is_none_closes_its_platform_only() -> None:
             return (Offer("k", "T4", TRAITS, quota=Quota(math.nan)),)
 
     market = Market(("k", "h"))
-    market.surveys_due(NOW, 0.0)
+    market.surveys.due(NOW, 0.0)
     market.take(survey("k", cast(Platform, Strange())), NOW)
     market.take(Surveyed("h", (Offer("h", "T4", TRAITS),)), NOW)
     market.begin((), NOW)

@@ -11,18 +11,20 @@ import pytest
 from orchestrator.core.event import Cooldown
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Offer
+from orchestrator.core.queueing import Kept, Reserve
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement
 from orchestrator.engine import queue as queues
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
 from orchestrator.engine.queue import Queue
 from orchestrator.engine.refusals import REFUSED_SECONDS_MAX
+from orchestrator.engine.surveying import Surveyed
 from tests.core.offers import HOUR, NOW, gpu, kaggle, record
 
 
 def market_of(*offers: Offer) -> Market:
     market = Market(tuple(dict.fromkeys(offer.platform for offer in offers)))
-    market.surveys_due(NOW, 0.0)
+    market.surveys.due(NOW, 0.0)
     for name in dict.fromkeys(offer.platform for offer in offers):
         market.take(Surveyed(name, tuple(offer for offer in offers if offer.platform == name)), NOW)
     market.begin((), NOW)
@@ -95,7 +97,8 @@ def test_a_tick_asks_only_so_many_and_the_next_one_goes_on(monkeypatch: pytest.M
 
 def test_a_place_is_kept_for_a_schedule_that_fires_soon() -> None:
     nightly = record(1, run="nightly")
-    queue = Queue(market_of(gpu()), none_measured, Barrier(), lambda _before: [(nightly, NOW + HOUR)])
+    queue = Queue(market_of(gpu()), none_measured, Barrier())
+    assert queue.keep(Reserve((Kept(nightly, NOW + HOUR),)))
     [turn] = queue.turns(by_name(record(20)), {}, NOW)
     assert (turn.record.run, turn.openings[0].opens_at, turn.openings[0].until) == ("run-20", NOW, NOW + HOUR)
 

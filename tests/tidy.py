@@ -132,7 +132,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
     ),
     # Plays a recorded time with the market and the queue that the engine has.
-    "orchestrator.hindsight": (*PURE, "orchestrator.engine.market", "orchestrator.engine.queue"),
+    "orchestrator.hindsight": (
+        *PURE,
+        *(f"orchestrator.engine.{part}" for part in ("market", "queue", "surveying")),
+    ),
     "orchestrator.client": ("orchestrator",),
     # Presentation only: it asks the client, and of the core it knows values and how they are written.
     "orchestrator.cli": (

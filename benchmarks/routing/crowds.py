@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 from benchmarks.routing.traces import START, Trace, draw
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
 from orchestrator.engine.queue import Queue
+from orchestrator.engine.surveying import Surveyed
 
 ROUNDS = 7
 

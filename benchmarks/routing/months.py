@@ -23,7 +23,8 @@ from orchestrator.core.lifetimes import LIFETIMES_MAX, Lifetime, summed
 from orchestrator.core.offer import Lifetimes, Offer
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.speed import MACHINE_SIGMA, Measurement
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed
 
 STALL_SECONDS = 0.3  # for which a training stands still at each save
 INCARNATION = "aaaa"

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from benchmarks.routing.months import Decide, Month, Story
 from benchmarks.routing.traces import KAGGLE
-from orchestrator.core.calendar import Calendar, Opening
+from orchestrator.core.calendar import Opening
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
 from orchestrator.core.offer import Route
@@ -52,7 +52,7 @@ def planned() -> Decide:
             for s in month.queued.values()
         ]
         others = len(queue)
-        for place in lay_out(queue, Calendar(market.offers(), market.stays, month.now)):
+        for place in lay_out(queue, market.calendar()):
             if not market.has_room():
                 break
             others -= 1

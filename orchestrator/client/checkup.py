@@ -28,7 +28,7 @@ from orchestrator.config import Config
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
-from orchestrator.engine.market import Surveyed
+from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption

@@ -26,6 +26,7 @@ from orchestrator.core.pace import told
 from orchestrator.core.prices import Prices
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Coming, Scene, Watched
+from orchestrator.engine.reserving import is_frequent
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 
@@ -95,13 +96,13 @@ def find(
         now = client.clock.now()
         running, waiting, left_out = _runs(ledger)
         asked = None if frozen is None else RunRecord(frozen.job.name, frozen.job, now, deadline=due)
-        coming = _coming(ledger, now)
+        coming, unkept = _coming(ledger, now)
         jobs = {each.job.name: each.job for each in (*running, *waiting)}
         jobs |= {each.job.name: each.job for each in coming}
         if asked is not None:
             jobs[asked.job.name] = asked.job
         scene = Scene(
-            now, market.case(()), running, waiting, () if asked is None else (asked,), coming,
+            now, market.case(()), running, waiting, () if asked is None else (asked,), coming, unkept,
             watched=_watched(wired.folders, running, now),
             measurements={name: routing.measured(ledger, each) for name, each in jobs.items()},
         )  # fmt: skip
@@ -145,10 +146,11 @@ def _runs(ledger: Ledger | None) -> tuple[tuple[RunRecord, ...], tuple[RunRecord
     return running, waiting, len(queued) - len(oldest)
 
 
-def _coming(ledger: Ledger | None, now: float) -> tuple[Coming, ...]:
-    """The fires of the next days, at most FIRES_MAX of each schedule."""
+def _coming(ledger: Ledger | None, now: float) -> tuple[tuple[Coming, ...], frozenset[str]]:
+    """The fires of the next days, at most FIRES_MAX of each schedule, and the schedules for which no place is
+    kept."""
     if ledger is None:
-        return ()
+        return (), frozenset()
     schedules = {each.name: each for each in ledger.schedules.all()}
     counts: dict[str, int] = {}
     found = []
@@ -157,7 +159,8 @@ def _coming(ledger: Ledger | None, now: float) -> tuple[Coming, ...]:
         if counts[fire.name] <= FIRES_MAX:
             store = schedules[fire.name].store
             found.append(Coming(fire.name, fire.job, fire.planned, fire.window_end, store))
-    return tuple(found)
+    unkept = (each.name for each in schedules.values() if each.active and is_frequent(each, now))
+    return tuple(found), frozenset(unkept)
 
 
 def _watched(folders: Folders, running: Iterable[RunRecord], now: float) -> dict[str, Watched]:

@@ -15,7 +15,8 @@ from orchestrator.core.offer import Quota, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
 from orchestrator.core.wording import unknown
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
 

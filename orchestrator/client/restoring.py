@@ -9,7 +9,6 @@ is there, nothing is restored.
 from __future__ import annotations
 
 import json
-import os
 import socket
 import tarfile
 from collections.abc import Callable, Iterator
@@ -80,7 +79,7 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
         with Ledger.open(f"sqlite:///{beside}" if url == own else url) as ledger:
             revived = tuple(_revived(client, ledger, progress))
         if url == own:  # closed, so all of it is in this one file
-            os.replace(beside, home.path / LEDGER)  # noqa: PTH105 - the last step: now it is restored
+            beside.replace(home.path / LEDGER)  # the last step: now it is restored
             sync_folder(home.path)
     return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), revived, tuple(notes))
 

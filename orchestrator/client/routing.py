@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from orchestrator.client.wiring import Wired
 from orchestrator.core import wire
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.calendar import Calendar, Opening
+from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import plan_text as plan_text  # for front ends
 from orchestrator.core.estimate import interval_seconds, mean_time_to_failure
 from orchestrator.core.job import Claim, Job
@@ -25,7 +25,8 @@ from orchestrator.core.route import ways
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
 from orchestrator.core.wording import count_text, date, span
-from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.ledger import Ledger, Stored
 from orchestrator.platforms.platform import Platform
 
@@ -135,7 +136,7 @@ def _place(market: Market, ledger: Ledger | None, record: RunRecord) -> tuple[tu
         Waiting(each, ways(each, market.case(measured(ledger, each.job)), market.now), each.deadline or 0.0)
         for each in waiting
     ]
-    for place in lay_out(queue, Calendar(market.offers(), market.stays, market.now)):
+    for place in lay_out(queue, market.calendar()):
         if place.waiting.record.run == record.run:
             return place.openings, len(waiting) - 1
     return (), len(waiting) - 1

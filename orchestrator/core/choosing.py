@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import groupby
 
 from orchestrator.core import itinerary as itineraries
-from orchestrator.core.calendar import Opening
+from orchestrator.core.calendar import GAP_SECONDS_MIN, Opening
 from orchestrator.core.itinerary import DONE, MAKES_ROOM, PROMISED, QUOTA, SOON_SECONDS, Way
 from orchestrator.core.offer import Choice, Hop, Itinerary, Rejection, Route, until_time
 from orchestrator.core.run import RunRecord
@@ -37,7 +37,7 @@ def planned(
     """The route by the best itinerary over these ways. `found` is the one without it, which stays if the
     speed is only guessed. `others`: how many runs wait besides this one."""
     if not all(each.rate.known for each in ways):
-        return found
+        return making_room(record, found, openings, now)
     opens = {(each.platform, each.accelerator): each for each in openings}
     best = itineraries.itinerary(record.job, ways, opens, now=now, done_steps=done_steps)
     if best is None or not best.hops:
@@ -55,6 +55,19 @@ def planned(
     return replace(found, chosen=replace(chosen, stay_seconds=stay), others=rest, itinerary=told)
 
 
+def making_room(record: RunRecord, found: Route, openings: Sequence[Opening], now: float) -> Route:
+    """The route as it is, but its session ends when a more urgent run needs the slot. If that is almost now,
+    it still gets the time of a first look at its speed: it may be what keeps the run from its place."""
+    chosen = found.chosen
+    if chosen is None or record.fruitless:
+        return found
+    opening = next((each for each in openings if (each.platform, each.accelerator) == _place(chosen)), None)
+    if opening is None or (opening.until is None and opening.opens_at <= now + SOON_SECONDS):
+        return found
+    until = opening.until if opening.until is not None and opening.opens_at <= now + SOON_SECONDS else now
+    return replace(found, chosen=replace(chosen, stay_seconds=max(GAP_SECONDS_MIN, until - now)))
+
+
 def _place(choice: Choice) -> tuple[str, str]:
     return choice.offer.platform, choice.offer.accelerator
 
@@ -64,7 +77,7 @@ def _stay_seconds(chosen: Choice, first: Hop, others: int) -> float | None:
     cut short again."""
     length, traits = first.end - first.start, chosen.offer.traits
     limits = []
-    if chosen.offer.quota is not None:
+    if chosen.offer.quota is not None and first.why_it_ends != PROMISED:
         limits.append(max(CLAIM_SECONDS_MIN, CLAIM_FACTOR * length))
     elif first.why_it_ends in MAKES_ROOM:
         limits.append(length)

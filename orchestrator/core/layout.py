@@ -16,7 +16,15 @@ from orchestrator.core.forecast import Rest, View, costs, learned
 from orchestrator.core.itinerary import SOON_SECONDS, Way, hops_of
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
-from orchestrator.core.queueing import RESERVE_SECONDS, Place, Waiting, expected_stay, in_order, place
+from orchestrator.core.queueing import (
+    RESERVE_SECONDS,
+    Place,
+    Waiting,
+    expected_stay,
+    fired_at,
+    in_order,
+    place,
+)
 from orchestrator.core.route import ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene
@@ -72,7 +80,9 @@ class Layout:
         """First the runs that the router starts now: it does not know yet who will come back from a session.
         Then the others in its order, and last the fires for which it keeps no room yet."""
         now = self._scene.now
-        ordered, calendar = in_order(queue, now), self._calendar()
+        later = [each for each in queue if self._is_later(each)]
+        ordered = in_order((each for each in queue if not self._is_later(each)), now)
+        calendar = self._calendar()
         seen = (place(each, calendar) for each in ordered if each.record.run not in self.rests)
         starting = [each for each in seen if each.start is not None and each.start <= now + SOON_SECONDS]
         yield from starting
@@ -81,8 +91,12 @@ class Layout:
             calendar.book(hops_of(each.legs))
         names = {each.waiting.record.run for each in starting}
         yield from (place(each, calendar) for each in ordered if each.record.run not in names)
-        later = (each for each in queue if each.planned > now + RESERVE_SECONDS)
         yield from (place(each, calendar) for each in sorted(later, key=lambda each: each.planned))
+
+    def _is_later(self, each: Waiting) -> bool:
+        """Whether it is a fire for which no place is kept yet, or ever."""
+        unkept = each.record.schedule in self._scene.unkept
+        return each.planned > 0.0 and (unkept or each.planned > self._scene.now + RESERVE_SECONDS)
 
     @property
     def starts(self) -> dict[str, float]:
@@ -113,8 +127,12 @@ class Layout:
         case = replace(self._scene.case, measurements=item.measurements)
         found = tuple(from_then(each, starts, self._slower) for each in ways(record, case, now))
         found = tuple(fitting(found, starts, item.until))
-        planned = starts if item.standing is Standing.SCHEDULED else 0.0
-        return Waiting(record, found, record.deadline or 0.0, planned, item.sessions) if found else None
+        if not found:
+            return None
+        if item.standing is Standing.SCHEDULED:
+            return Waiting(record, found, planned=starts, sessions=item.sessions)
+        fired = 0.0 if record.schedule in self._scene.unkept else fired_at(record) or 0.0
+        return Waiting(record, found, record.deadline or 0.0, fired=fired, sessions=item.sessions)
 
 
 def from_then(way: Way, starts: float, slower: float = 0.0) -> Way:

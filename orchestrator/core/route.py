@@ -16,7 +16,7 @@ from orchestrator.core import rules as ruling
 from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
-from orchestrator.core.choosing import planned
+from orchestrator.core.choosing import making_room, planned
 from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
@@ -112,7 +112,9 @@ def judge(record: RunRecord, case: Case, now: float) -> Route:
     case = replace(case, offers=tuple(offers))
     asked = _asked(record, case, now)
     found, ways = _judged(asked, _reachable(record, case))
-    if case.openings and record.job.route.prefer is not Prefer.CHEAPEST:
+    if record.job.route.prefer is Prefer.CHEAPEST:
+        found = making_room(record, found, case.openings, now)
+    elif case.openings:
         found = planned(record, found, ways, case.openings, case.others, now=now, done_steps=asked.done_steps)
     silent = (each for each in case.silent if may_use(record.job, each.platform))
     return replace(found, rejections=(*found.rejections, *short, *silent))

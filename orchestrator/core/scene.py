@@ -50,7 +50,8 @@ class Scene:
     """`case` has the offers, minus what our own sessions use of them, and the user's rules; its measurements
     are not used, because those of each job (by name) are in `measurements`. `running` are the runs with a
     session, `waiting` those without, and `asked` those that somebody asks about. `coming` are the fires of
-    schedules, in order. Nothing is known of a run that is not in `watched`."""
+    schedules, in order, and `unkept` the schedules for which the queue keeps no place. Nothing is known of a
+    run that is not in `watched`."""
 
     now: float
     case: Case
@@ -58,6 +59,7 @@ class Scene:
     waiting: tuple[RunRecord, ...] = ()
     asked: tuple[RunRecord, ...] = ()
     coming: tuple[Coming, ...] = ()
+    unkept: frozenset[str] = frozenset()
     watched: Mapping[str, Watched] = field(default_factory=dict)
     measurements: Mapping[str, tuple[Measurement, ...]] = field(default_factory=dict)
 

@@ -26,12 +26,14 @@ from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
 from orchestrator.engine.looking import Looking
-from orchestrator.engine.market import Market, Surveyed
+from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends, lane
-from orchestrator.engine.queue import Queue, Turn
+from orchestrator.engine.queue import Queue, Turn, waits
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings
+from orchestrator.engine.reserving import Reserving
 from orchestrator.engine.scheduling import Scheduling
+from orchestrator.engine.surveying import Surveyed
 from orchestrator.engine.tracking import Tracked, to_decide
 from orchestrator.engine.workers import Workers
 from orchestrator.errors import LedgerConflict, OrchestratorError, Rejected
@@ -101,7 +103,8 @@ class Engine:
         self._scheduling = Scheduling(
             ledger, fence, backends.folders, self._watchers.schedule, self._unforeseen
         )
-        self._queue = Queue(market, ledger.measurements, self._barrier, self._scheduling.upcoming)
+        self._reserving = Reserving(ledger, self._unforeseen)
+        self._queue = Queue(market, ledger.measurements, self._barrier)
         self._regained = False  # whether runs whose missing config entry is back were released
         self._reach = Reach(backends.platforms, clock.monotonic())
         self._looking = Looking(backends, self._reach, workers, self._unforeseen)
@@ -135,11 +138,13 @@ class Engine:
             self._market.losses.learn(place, self._ledger.lifetimes(*place))
         if not self._regained:
             self._regain(now)
-        self._scheduling.tick(now, self._tell)
+        stirred = self._scheduling.tick(now, self._tell)
+        if self._queue.keep(self._reserving.look(now, monotonic, stirred)):
+            self._queue_stirred = True
         due = self._load_due(now)
         self._decide_tracked(now, monotonic)
         self._decide_queue(due, now, monotonic)
-        self._looking.survey(self._market.surveys_due(now, monotonic))
+        self._looking.survey(self._market.surveys.due(now, monotonic))
         self._looking.observe(self._tracked.values(), monotonic)
         return self._pause(now)
 
@@ -230,7 +235,7 @@ class Engine:
         self._read(readings.observations, now, monotonic)
         self._tell_silence(readings)
         if readings.broken:
-            self._market.close(readings.platform, readings.trouble)
+            self._market.surveys.close(Surveyed(readings.platform, trouble=readings.trouble))
         for tracked in self._tracked.values() if readings.unread else ():
             for name in tracked.observed().keys() & readings.unread.keys():
                 self._faults[tracked.record.run] = readings.unread[name]
@@ -297,18 +302,23 @@ class Engine:
         self._expectant = self._market.expectant
         if self._queue_stirred and self._market.is_worth_asking():
             self._ledger.wake_queued()
-            self._queue.stir(self._load_waiting())
+            self._queue.stir(self._load_waiting(now))
             self._queue_stirred = False
         self._decide_page([record for record in due if not self._has_session(record)], now, monotonic)
 
-    def _load_waiting(self) -> list[str]:
-        """All runs that wait for a place to run."""
+    def _load_waiting(self, now: float) -> list[str]:
+        """All runs that wait for a place to run. Those whose own pause is not over get its date back."""
         known = {run: record.version for run, record in self._waiting.items()}
-        names = []
-        for record in self._ledger.waiting(known):
-            if not isinstance(record, str):
+        names, pausing = [], []
+        for found in self._ledger.waiting(known):
+            record = self._waiting[found] if isinstance(found, str) else found
+            if record is found:
                 self._keep(record)
-            names.append(record if isinstance(record, str) else record.run)
+            if waits(record, now):
+                names.append(record.run)
+            elif record.until is not None and not record.fault:
+                pausing.append((record, record.until))
+        self._ledger.schedule(pausing, fence=self._fence)
         return names
 
     def _has_session(self, record: RunRecord) -> bool:

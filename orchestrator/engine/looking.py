@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.market import Surveyed, survey
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.reach import Reach
 from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
 from orchestrator.platforms.platform import Platform

@@ -10,16 +10,18 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.itinerary import SOON_SECONDS, Way
+from orchestrator.core.layout import fitting
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.pause import pausing
 from orchestrator.core.queueing import (
-    RESERVE_SECONDS,
+    Kept,
     Place,
     Rank,
+    Reserve,
     Waiting,
     in_order,
     place,
@@ -55,29 +57,28 @@ class _Known:
 
 
 Barrier = Callable[[str, str], AbstractContextManager[None]]
-Upcoming = Callable[[float], Iterable[tuple[RunRecord, float]]]
 
 
 class Queue:
     """The waiting runs of one controller. Not thread-safe.
 
-    `barrier` keeps what nobody foresaw about one run away from the others. `upcoming`: the runs for
-    which schedules will want a place before a time, and when.
+    `barrier` keeps what nobody foresaw about one run away from the others.
     """
 
     def __init__(
-        self,
-        market: Market,
-        measurements: Callable[[str], tuple[Measurement, ...]],
-        barrier: Barrier,
-        upcoming: Upcoming = lambda _before: (),
+        self, market: Market, measurements: Callable[[str], tuple[Measurement, ...]], barrier: Barrier
     ) -> None:
         self._market = market
         self._measurements = measurements
         self._barrier = barrier
-        self._upcoming = upcoming
         self._known: dict[str, _Known] = {}
         self._unasked: dict[str, None] = {}  # since the offers changed, the most urgent first
+        self._reserve = Reserve()
+
+    def keep(self, reserve: Reserve) -> bool:
+        """Sets what is kept for schedules; returns whether that changes what is left for others."""
+        before, self._reserve = self._reserve, reserve
+        return before is not reserve and _places(before) != _places(reserve)
 
     def stir(self, runs: Iterable[str]) -> None:
         """The offers changed: these runs are to be asked again. Those still unasked stay first."""
@@ -95,13 +96,10 @@ class Queue:
 
         Runs that are due and not among them stay due.
         """
-        runs = {run: record for run, record in {**waiting, **due}.items() if _waits(record, now)}
+        runs = {run: record for run, record in {**waiting, **due}.items() if waits(record, now)}
         self._forget(runs)
         ranks = self._ranked(runs, now)
-        calendar, others = (
-            Calendar(self._market.offers(), self._market.stays, self._market.now),
-            len(runs) - 1,
-        )
+        calendar, others = self._market.calendar(), len(runs) - 1
         asked = set()
         for found in self._laid_out(
             heapq.nsmallest(LAID_OUT_MAX, runs, key=ranks.__getitem__), runs, calendar
@@ -123,10 +121,9 @@ class Queue:
         self, top: Sequence[str], runs: Mapping[str, RunRecord], calendar: Calendar
     ) -> Iterator[Place]:
         """The places of these runs, as long as there is room for anybody."""
-        now = calendar.now
-        fires = [(record, at) for record, at in self._upcoming(now + RESERVE_SECONDS) if at > now]
-        queue = [replace(self._waiting(record), planned=at) for record, at in fires]
-        queue += [self._waiting(runs[run]) for run in top]
+        coming = (each for each in self._reserve.kept if each.planned > calendar.now)
+        queue = [self._waiting(each.record, each) for each in coming]
+        queue += (self._waiting(runs[run]) for run in top)
         for waiting in in_order(queue, calendar.now):
             if not self._market.has_room():
                 return
@@ -136,11 +133,13 @@ class Queue:
             if not waiting.planned:
                 yield found or Place(waiting, (), ())
 
-    def _waiting(self, record: RunRecord) -> Waiting:
+    def _waiting(self, record: RunRecord, kept: Kept | None = None) -> Waiting:
         found: tuple[Way, ...] = ()
         with self._barrier(record.run, "laying out"):
             found = ways(record, self._market.case(self._measurements(record.job.name)), self._market.now)
-        return Waiting(record, found, record.deadline or 0.0)
+        if kept is not None:
+            return Waiting(record, tuple(fitting(found, kept.planned, kept.until)), planned=kept.planned)
+        return Waiting(record, found, record.deadline or 0.0, fired=self._reserve.first.get(record.run, 0.0))
 
     def _ranked(self, runs: Mapping[str, RunRecord], now: float) -> dict[str, Rank]:
         """Runs that were never looked at come last, in the order of their submission, until there is time."""
@@ -157,7 +156,8 @@ class Queue:
                 known = self._known[run] = _Known(
                     record.version, measured, work_seconds(self._waiting(record).ways)
                 )
-            found[run] = rank(record, known.work, now, record.deadline or 0.0)
+            fired = self._reserve.first.get(run, 0.0)
+            found[run] = rank(record, known.work, now, record.deadline or 0.0, fired)
         return found
 
     def _forget(self, runs: Mapping[str, RunRecord]) -> None:
@@ -170,7 +170,11 @@ class Queue:
 _LAST: Rank = (3, 0.0, "")
 
 
-def _waits(record: RunRecord, now: float) -> bool:
+def _places(reserve: Reserve) -> list[tuple[str, float]]:
+    return [(each.record.run, each.planned) for each in reserve.kept]
+
+
+def waits(record: RunRecord, now: float) -> bool:
     """Whether the run may start, as far as it depends on itself."""
     if record.phase is not Phase.QUEUED or record.wish is not None or record.fault:
         return False

@@ -15,8 +15,8 @@ from orchestrator.core.offer import Offer, Uplink, host_of, is_same_machine
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import StopReply
-from orchestrator.engine.market import FIRST_ANSWER_SECONDS
 from orchestrator.engine.perform import Backends, perform
+from orchestrator.engine.surveying import FIRST_ANSWER_SECONDS
 from orchestrator.errors import NoCapacity, NotFound, Transient
 from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.session.outbox import Outbox

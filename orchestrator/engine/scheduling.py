@@ -8,7 +8,7 @@ others, nor the runs.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from orchestrator import cron
@@ -22,7 +22,6 @@ from orchestrator.core.event import (
     Released,
     Slept,
 )
-from orchestrator.core.job import Mode
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import Fire, FireOutcome, Planned, Schedule, Steps, decide
 from orchestrator.errors import BackendError, Fenced, LedgerConflict, Rejected
@@ -64,23 +63,18 @@ class Scheduling:
         self._stirred = None
         self._again_at = {}
 
-    def tick(self, now: float, told: Told) -> None:
-        """Does what is due. `told` is called with what was journalled for runs. Raises Fenced, and
-        BackendError if the ledger does not answer; then the next tick continues."""
+    def tick(self, now: float, told: Told) -> bool:
+        """Does what is due, and returns whether anything was. `told` is called with what was journalled for
+        runs. Raises Fenced, and BackendError if the ledger does not answer; then the next tick continues."""
         due = dict.fromkeys(self._ledger.schedules.due(now))
         stirred = self._all() if self._stirred is None else sorted(self._stirred)
-        for name in (*due, *(each for each in stirred if each not in due)):
-            if self._again_at.get(name, now) <= now:
-                self._take(name, now, told)
+        names = (*due, *(each for each in stirred if each not in due))
+        taken = [name for name in names if self._again_at.get(name, now) <= now]
+        for name in taken:
+            self._take(name, now, told)
         if self._stirred is None:
             self._stirred = set()
-
-    def upcoming(self, before: float) -> Iterator[tuple[RunRecord, float]]:
-        """The runs that schedules will submit or wake before a time, and when."""
-        for schedule, at in self._ledger.schedules.soon(before):
-            fresh = RunRecord(schedule.name, schedule.job, at, store=schedule.store)
-            goes_on = schedule.run and schedule.recurrence.mode is Mode.CONTINUE
-            yield next(iter(self._ledger.records([schedule.run])), fresh) if goes_on else fresh, at
+        return bool(taken)
 
     def stays(self) -> str:
         """Why a controller with nothing else to do stays; empty if no schedule will fire."""

@@ -14,7 +14,7 @@ from orchestrator.core.charges import window_began_at
 from orchestrator.core.estimate import WINDOW_SECONDS, rolled_over
 from orchestrator.core.job import Rule
 from orchestrator.core.offer import Offer, Quota, Unavailable, UntilKind, until_time
-from orchestrator.engine.market import Surveyed
+from orchestrator.engine.surveying import Surveyed
 from orchestrator.hindsight.recording import Place, Recording, Refused
 
 SILENT_SECONDS = 3600.0

@@ -71,17 +71,6 @@ class Schedules:
             row = connection.execute(first.order_by(schedules.c.next_at, schedules.c.name).limit(1)).first()
         return None if row is None else (row[0], row[1])
 
-    def soon(self, before: float) -> tuple[tuple[Schedule, float], ...]:
-        """The readable schedules for which something is to be done before a time, and when."""
-        next_at = schedules.c.next_at
-        query = (
-            select(*_SCHEDULE_COLUMNS, next_at).where(next_at <= before).order_by(next_at, schedules.c.name)
-        )
-        with self._database.read() as connection:
-            rows = connection.execute(query).all()
-        found = ((self._read(row), float(row.next_at)) for row in rows)
-        return tuple((schedule, at) for schedule, at in found if schedule is not None)
-
     def active(self) -> bool:
         """Whether any schedule will do something by itself."""
         with self._database.read() as connection:

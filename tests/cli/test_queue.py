@@ -15,7 +15,8 @@ from orchestrator.core.route import plan
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.engine.engine import Watchers
-from orchestrator.engine.market import Market, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import survey
 from orchestrator.home import Folders
 from tests.core.runs import NOW, job
 from tests.test_engine import Make, scenario, small

@@ -10,7 +10,8 @@ from orchestrator.client import quota
 from orchestrator.client.quota import Quotas
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Phase
-from orchestrator.engine.market import Market, Surveyed, survey
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.platforms.simulated import QuotaWindow
 from tests.test_engine import Make, Small, scenario, small
 

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core import wire
 from orchestrator.core.assign import assign
-from orchestrator.core.calendar import Calendar, Opening, Stay
+from orchestrator.core.calendar import GAP_SECONDS_MIN, Calendar, Opening, Stay
 from orchestrator.core.choosing import ALONE_SECONDS, CLAIM_FACTOR, CLAIM_SECONDS_MIN, TURN_SECONDS, plan_text
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
@@ -96,6 +96,24 @@ def test_on_the_own_machine_runs_take_turns(others: int, turn: float) -> None:
 def test_a_slot_that_a_more_urgent_run_needs_is_left_for_it() -> None:
     opening = Opening("here", "RTX3050", NOW, NOW + HOUR, NOW + 9 * HOUR)
     assert chosen(judge(record(4), case_of(gpu(), openings=(opening,)), NOW)) == ("RTX3050", HOUR)
+
+
+def test_a_slot_with_a_quota_is_left_for_it_too() -> None:
+    opening = Opening("kaggle", "T4x2", NOW, NOW + HOUR, NOW + 9 * HOUR)
+    assert chosen(judge(record(4), case_of(kaggle(), openings=(opening,)), NOW)) == ("T4x2", HOUR)
+
+
+@pytest.mark.parametrize("opens", [0.0, HOUR])
+@pytest.mark.parametrize("prefer", list(Prefer))
+def test_a_run_that_is_not_planned_makes_room_as_well(prefer: Prefer, opens: float) -> None:
+    """Its speed is only guessed, or it is to be cheap. If the slot is needed at once, it has half an hour."""
+    profiles = tuple((name, replace(profile, claim=None)) for name, profile in record().job.profiles)
+    run = record(1, profiles=profiles, work=Work(100_000, 64), route=RouteWish(prefer=prefer))
+    until = None if opens else NOW + 2 * HOUR
+    case = case_of(gpu(), openings=(Opening("here", "RTX3050", NOW + opens, until, NOW + 9 * HOUR),))
+    room = GAP_SECONDS_MIN if opens else 2 * HOUR
+    assert chosen(judge(run, case, NOW)) == ("RTX3050", room)
+    assert chosen(judge(replace(run, fruitless=1), case, NOW)) == ("RTX3050", None)
 
 
 def test_the_cheapest_offer_is_not_left_for_a_faster_one() -> None:

@@ -175,6 +175,17 @@ def test_a_fire_to_come_takes_its_place_when_it_is_planned() -> None:
     assert hours_of(found) == [("box", 5.0, 6.0)]
 
 
+def test_before_a_fire_a_waiting_run_makes_room_unless_no_place_is_kept() -> None:
+    coming = Coming("nightly", claiming(1.0, "nightly"), NOW + 5 * HOUR)
+    kept = Scene(NOW, Case((BOX,)), waiting=(waiting("first", 8.0),), coming=(coming,))
+    first, second = hours_of(by_run(kept)["first"])
+    assert first == ("box", 0.0, 5.0)
+    assert second[1] >= 6.0
+    found = by_run(replace(kept, unkept=frozenset({"nightly"})))
+    assert hours_of(found["first"]) == [("box", 0.0, 8.0)]
+    assert hours_of(found[coming.name]) == [("box", 8.0, 9.0)]
+
+
 def test_without_offers_or_runs_nothing_is_expected() -> None:
     assert outlook(Scene(NOW, Case())) == ()
     [found] = outlook(Scene(NOW, Case(), waiting=(waiting("first", 1.0),)))

@@ -5,27 +5,31 @@ from __future__ import annotations
 from dataclasses import replace
 
 from orchestrator.core.calendar import Calendar
+from orchestrator.core.event import Slice
+from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.queueing import (
     AGEING,
     RESERVE_SECONDS,
     Waiting,
     expected_stay,
+    fired_at,
     in_order,
     lay_out,
     place,
 )
 from orchestrator.core.run import apply
-from tests.core.offers import DAY, HOUR, NOW, cpu, gpu, kaggle, record, ways_of
+from tests.core.offers import DAY, HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, ways_of
 from tests.core.runs import assigned
 from tests.core.runs import record as tiny
 
 
 def waiting(
-    hours: float, *offers: Offer, age: float = 0.0, due: float = 0.0, planned: float = 0.0, sessions: int = 0
-) -> Waiting:
+    hours: float, *offers: Offer, age: float = 0.0, due: float = 0.0, planned: float = 0.0, fired: float = 0.0,
+    sessions: int = 0,
+) -> Waiting:  # fmt: skip
     found = record(hours, submitted_at=NOW - age)
-    return Waiting(found, ways_of(found, *offers), due, planned, sessions)
+    return Waiting(found, ways_of(found, *offers), due, planned, fired, sessions)
 
 
 def names(queue: list[Waiting], now: float = NOW) -> list[str]:
@@ -71,6 +75,24 @@ def test_a_place_is_kept_for_a_schedule_that_fires_soon() -> None:
     assert places[0].start == NOW + 3 * HOUR
     assert places[1].start == NOW
     assert places[1].legs[0].end <= NOW + 3 * HOUR
+
+
+def test_the_run_of_a_fire_comes_before_all_others() -> None:
+    later, sooner = (waiting(9, gpu(), fired=NOW - age) for age in (MINUTE, HOUR))
+    sooner = replace(sooner, record=replace(sooner.record, run="sooner"))
+    urgent = waiting(4, gpu(), due=NOW + HOUR)
+    assert names([waiting(1, gpu()), later, urgent, sooner]) == ["sooner", "run-9", "run-4", "run-1"]
+
+
+def test_a_run_has_what_was_kept_for_it_in_its_slice_or_until_its_first_session() -> None:
+    fresh = replace(record(1), schedule="nightly")
+    sliced = replace(fresh, generation=3, slice=Slice(NOW + HOUR, NOW + 9 * HOUR))
+    assert fired_at(record(1)) is None, "no schedule submitted it"
+    assert fired_at(fresh) == NOW
+    assert fired_at(replace(fresh, generation=1)) is None
+    assert fired_at(sliced) == NOW + HOUR
+    assert fired_at(replace(sliced, asleep=True)) is None
+    assert fired_at(replace(sliced, phase=Phase.DONE)) is None
 
 
 def test_nothing_is_kept_for_one_that_fires_much_later() -> None:

@@ -16,11 +16,11 @@ from orchestrator.client import Client
 from orchestrator.core import closing, decide, reports
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import market
+from orchestrator.engine import surveying as engine_surveying
 from orchestrator.platforms.kaggle import answers, client, platform, refusals, staging, stopping, surveying
 
 PAUSES: Mapping[ModuleType, Mapping[str, float]] = {
-    market: {"SURVEY_SECONDS": 2.0, "OUTAGE_SECONDS": 1.0},
+    engine_surveying: {"SURVEY_SECONDS": 2.0, "OUTAGE_SECONDS": 1.0},
     closing: {
         "CAPACITY_SECONDS": 0.5, "CAPACITY_SECONDS_MAX": 4.0, "DATED_SECONDS_MAX": 4.0,
         "REFUSED_SECONDS": 1.0, "FRUITLESS_SECONDS": 0.2,

@@ -12,7 +12,8 @@ from orchestrator.core.offer import Offer, Quota
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import ClosedSession, Session
-from orchestrator.engine.market import SURVEY_SECONDS, Market, Surveyed
+from orchestrator.engine.market import Market
+from orchestrator.engine.surveying import SURVEY_SECONDS, Surveyed
 from tests.core.runs import NOW, TRAITS, assigned, record
 
 EPSILON = 1e-6
@@ -56,7 +57,7 @@ class Account:
 
     def survey(self, answers_after: float) -> None:
         self.polls += 1
-        assert self.market.surveys_due(self.now, self.polls * 2 * SURVEY_SECONDS) == ["colab"]
+        assert self.market.surveys.due(self.now, self.polls * 2 * SURVEY_SECONDS) == ["colab"]
         answer = Surveyed("colab", self.offers())
         self.wait(answers_after)
         self.market.take(answer, self.now)

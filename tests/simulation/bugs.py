@@ -6,7 +6,7 @@ Every bug patches one place. tests/simulation/test_planted_bugs.py says which ch
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -26,20 +26,16 @@ from orchestrator.core import (
     route,
     run,
     watch,
-    wire,
-)  # fmt: skip
+)
 from orchestrator.core.action import Done
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
 from orchestrator.core.lifecycle import Phase, Wish
-from orchestrator.core.offer import Uplink
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import collecting, engine, market, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.ledger.ledger import Ledger, _draft
 from orchestrator.platforms.simulated import agent as simulated_agent
-from orchestrator.stores import checkpoints as stored
-from orchestrator.uplink import accepting, outbox, registers, shipping
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 
@@ -119,6 +115,16 @@ def counts_the_wall_from_the_launch(patch: pytest.MonkeyPatch) -> None:
 
 def charges_from_the_launch(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(charges._SessionHistory, "runs_since", property(lambda session: session.launched_at))
+
+
+def claims_from_the_launch(patch: pytest.MonkeyPatch) -> None:
+    real = claims.claim_of
+
+    def claim_of(session: Any, as_of: Any) -> claims.Claim:
+        return real(replace(session, began_at=session.launched_at), as_of)
+
+    for module in (claims, market):
+        patch.setattr(module, "claim_of", claim_of)
 
 
 def leaves_strays_behind(patch: pytest.MonkeyPatch) -> None:
@@ -202,10 +208,18 @@ def takes_a_launch_never_seen_for_ended(patch: pytest.MonkeyPatch) -> None:
 
 
 def frees_the_slot_of_a_stray(patch: pytest.MonkeyPatch) -> None:
-    real = market.Market.begin
-    patch.setattr(market.Market, "begin", lambda seen, records, now: real(
-        seen, [replace(record, strays=()) for record in records], now
-    ))  # fmt: skip
+    real = claims.claims
+
+    def without_strays(records: Iterable[RunRecord], *others: Any) -> tuple[claims.Claim, ...]:
+        return real((replace(record, strays=()) for record in records), *others)
+
+    stays = market._stays
+
+    def stays_without_strays(records: Iterable[RunRecord], now: float) -> Any:
+        return stays((replace(record, strays=()) for record in records), now)
+
+    patch.setattr(market, "claims", without_strays)
+    patch.setattr(market, "_stays", stays_without_strays)
 
 
 def forgets_a_cancel_at_the_end_of_a_session(patch: pytest.MonkeyPatch) -> None:
@@ -321,103 +335,6 @@ def acts_before_it_journals(patch: pytest.MonkeyPatch) -> None:
 def _finished(self: Any, report: Any) -> None:
     self.reports.append(report)
     self._touched = True
-
-
-# --- Sessions that ship their own outbox -------------------------------------------------------------------
-
-
-def ignores_the_fence(patch: pytest.MonkeyPatch) -> None:
-    def check(store: Any, run: str, generation: int) -> registers.Fence:
-        return registers.fence_of(store, run) or registers.Fence(generation)
-
-    patch.setattr(registers, "check_fence", check)
-
-
-def looks_at_the_fence_once(patch: pytest.MonkeyPatch) -> None:
-    real = shipping.Uplink._check
-
-    def check(self: Any) -> None:
-        if not self._claimed:
-            real(self)
-
-    patch.setattr(shipping.Uplink, "_check", check)
-
-
-def claims_what_is_claimed(patch: pytest.MonkeyPatch) -> None:
-    def claim(store: Any, keys: Any, incarnation: str) -> None:
-        held = store.registers.read(keys.claim)
-        claim = wire.encode(registers.Claim(incarnation))
-        store.registers.swap(keys.claim, claim, None if held is None else held.version)
-
-    patch.setattr(registers, "claim", claim)
-
-
-def closes_without_a_fence(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(registers, "close_fence", lambda *_: None)
-
-
-def retires_without_looking_at_the_pins(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(registers, "pinned", lambda _store, _keys: frozenset())
-
-
-def retires_all_but_the_oldest(patch: pytest.MonkeyPatch) -> None:
-    def superseded(published: Any, *, pinned: Any, **_: Any) -> Any:
-        return [each for each in list(published)[1:] if each.name not in pinned]
-
-    patch.setattr(shipping, "superseded_while_open", superseded)
-
-
-def accepts_what_another_agent_ships(patch: pytest.MonkeyPatch) -> None:
-    """The claim is not asked whose checkpoints count."""
-
-    def published(self: Any) -> dict[str, None]:
-        refs = stored.names(self._store, self._keys.run)
-        return {ref.name: None for ref in refs if ref.generation == self._generation}
-
-    patch.setattr(outbox.StoreOutbox, "published", published)
-    claims_what_is_claimed(patch)
-    accepts_every_incarnation(patch)
-
-
-def accepts_without_looking_for_blobs(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(accepting.Look, "_complete", lambda _self, manifest, _listed: [manifest])
-
-
-def deletes_what_is_not_complete(patch: pytest.MonkeyPatch) -> None:
-    real = accepting.Look._wait
-
-    def impatient(self: Any, name: str, reason: str) -> None:
-        real(self, name, reason)
-        self._store.delete(stored.manifest_key(self._keys.run, name))
-
-    patch.setattr(accepting.Look, "_wait", impatient)
-
-
-def goes_on_without_what_is_late(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(reports, "waits_for_late", lambda _session, _now: False)
-
-
-def believes_a_heartbeat_too_long(patch: pytest.MonkeyPatch) -> None:
-    real = watch.Watch.silent_for
-    patch.setattr(watch.Watch, "silent_for", lambda self, seconds: real(self, 3.0 * seconds))
-
-
-def gives_up_what_does_not_ship(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(ending, "is_durable", lambda traits, _status: traits.durable_mid_run)
-
-
-def stops_what_does_not_ship(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(decide, "is_durable", lambda traits, _status: traits.durable_mid_run)
-
-
-def believes_the_platform_before_the_heart(patch: pytest.MonkeyPatch) -> None:
-    real = ending.ending
-
-    def hasty(session: Any, seen: Any, now: float, **more: Any) -> Ended | None:
-        traits = replace(session.traits, uplink=Uplink.SHARED)
-        return real(replace(session, traits=traits), seen, now, **more)
-
-    patch.setattr(decide, "ending", hasty)
 
 
 # --- Late output, lies and refusals -------------------------------------------------------------------------

@@ -14,7 +14,6 @@ from orchestrator.core.event import Assigned, Slept, Submitted, Woken
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import LATE_SECONDS, FireOutcome, Schedule, instant_text
 from tests.simulation.checks import Check
-from tests.simulation.ledger import known
 from tests.simulation.scheduled import ScheduledWorld
 from tests.simulation.world import World
 
@@ -27,7 +26,7 @@ def each_fire_does_what_it_says_once(world: World) -> list[str]:
     assert isinstance(world, ScheduledWorld)
     found = []
     for schedule, fires in world.everything():
-        runs = [run for run in map(world.record, known(world.ledger)) if run.schedule == schedule.name]
+        runs = [run for run in map(world.record, world.ledger.known()) if run.schedule == schedule.name]
         origins = Counter(run.origin for run in runs)
         told = Counter(instant_text(f.planned) for f in fires if f.outcome is FireOutcome.SUBMITTED)
         found += [f"{schedule.name}: {n} runs, and {told[at]} fires of {at}" for at, n in origins.items()

@@ -20,7 +20,6 @@ from orchestrator.core.schedule import Fire, Planned, Schedule, Steps
 from orchestrator.engine import scheduling
 from orchestrator.errors import LedgerConflict
 from tests.simulation.draws import draw_job
-from tests.simulation.ledger import known
 from tests.simulation.world import World
 
 CALM_HOURS = 240.0  # for a growing run, nights count
@@ -93,7 +92,7 @@ class ScheduledWorld(World):
             super()._tick()
             self.ticks.append(moment)
         finally:
-            self.runs = known(self.ledger)
+            self.runs = self.ledger.known()
             for each in self.schedules():
                 if each.ended:
                     self.ended_at.setdefault(each.name, each.last)
@@ -147,7 +146,7 @@ class ScheduledWorld(World):
                 continue
             self.removed[each.name] = (each, self.fires(each.name))
             self.names.remove(each.name)
-            limited = ((run, run.slice) for run in map(self.record, known(self.ledger)))
+            limited = ((run, run.slice) for run in map(self.record, self.ledger.known()))
             freed = tuple(
                 (run, (Unscheduled(self.clock.now()),))
                 for run, given in limited

@@ -17,6 +17,7 @@ from tests.simulation import (
     promises,
     replays,
     told,
+    uplink_bugs,
     uplinks,
 )
 from tests.simulation.play import play
@@ -63,11 +64,11 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.removes_what_is_handed_over, promises.what_the_next_session_reads_is_kept, 1),
         (bugs.launches_what_may_have_been_launched, checks.nothing_starts_twice, 5),
         (bugs.acts_before_it_journals, checks.nothing_starts_twice, 0),
-        (bugs.looks_at_the_fence_once, uplinks.superseded_sessions_publish_nothing, 2),
-        (bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 35),
-        (bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
-        (bugs.believes_a_heartbeat_too_long, uplinks.the_dead_are_closed_within_patience, 8),
-        (bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 245),
+        (uplink_bugs.looks_at_the_fence_once, uplinks.superseded_sessions_publish_nothing, 2),
+        (uplink_bugs.claims_what_is_claimed, uplinks.one_incarnation_publishes, 35),
+        (uplink_bugs.closes_without_a_fence, uplinks.generations_are_fenced_before_they_close, 2),
+        (uplink_bugs.believes_a_heartbeat_too_long, uplinks.the_dead_are_closed_within_patience, 8),
+        (uplink_bugs.believes_the_platform_before_the_heart, promises.nobody_is_given_up_in_haste, 245),
         (bugs.forgets_that_it_was_seen, leavings.nobody_alive_is_given_up_on_a_lie, 30),
         (bugs.takes_any_release_for_consent, leavings.no_second_session_while_the_first_may_bill, 1921),
         (bugs.believes_that_nothing_was_left, leavings.what_was_seen_is_collected_before_it_is_discarded, 1),
@@ -90,13 +91,13 @@ def test_a_planted_bug_is_caught(
 @pytest.mark.parametrize(
     ("plant", "check", "first"),
     [
-        (bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 0),
-        (bugs.accepts_what_another_agent_ships, checks.one_incarnation_a_generation, 3),
-        (bugs.accepts_without_looking_for_blobs, uplinks.what_is_accepted_is_complete, 27),
-        (bugs.retires_without_looking_at_the_pins, uplinks.uplinks_delete_only_what_is_superseded, 1),
-        (bugs.retires_all_but_the_oldest, uplinks.uplinks_delete_only_what_is_superseded, 1),
-        (bugs.deletes_what_is_not_complete, uplinks.what_is_late_is_kept, 3),
-        (bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 11),
+        (uplink_bugs.ignores_the_fence, uplinks.superseded_sessions_publish_nothing, 0),
+        (uplink_bugs.accepts_what_another_agent_ships, checks.one_incarnation_a_generation, 3),
+        (uplink_bugs.accepts_without_looking_for_blobs, uplinks.what_is_accepted_is_complete, 27),
+        (uplink_bugs.retires_without_looking_at_the_pins, uplinks.uplinks_delete_only_what_is_superseded, 1),
+        (uplink_bugs.retires_all_but_the_oldest, uplinks.uplinks_delete_only_what_is_superseded, 1),
+        (uplink_bugs.deletes_what_is_not_complete, uplinks.what_is_late_is_kept, 3),
+        (uplink_bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 11),
     ],
 )
 def test_a_planted_bug_in_shipping_is_caught(
@@ -108,7 +109,8 @@ def test_a_planted_bug_in_shipping_is_caught(
 
 
 @pytest.mark.parametrize(
-    ("plant", "first"), [(bugs.gives_up_what_does_not_ship, 0), (bugs.stops_what_does_not_ship, 10)]
+    ("plant", "first"),
+    [(uplink_bugs.gives_up_what_does_not_ship, 0), (uplink_bugs.stops_what_does_not_ship, 10)],
 )
 def test_a_planted_bug_about_sessions_that_nobody_can_read_is_caught(
     plant: bugs.Plant, first: int, monkeypatch: pytest.MonkeyPatch

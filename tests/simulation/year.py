@@ -131,4 +131,6 @@ class YearWorld(ScheduledWorld):
         growing = next((run for run in self.runs if run.startswith("grows")), None)
         if growing is not None:
             self.grown.append(len(wire.encode(self.record(growing))))
-        self.held.append(len(old._waiting) + len(old._tracked) + len(old._faults))
+        tracked, _offers = old.seen
+        _case, _running, waiting = old.scene()
+        self.held.append(len(tracked) + len(waiting))
