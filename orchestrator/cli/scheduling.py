@@ -99,8 +99,12 @@ def _next_commands(call: Call, name: str) -> None:
 
 
 def _list(call: Call) -> int:
-    found = call.client.schedules.all()
-    call.out.document({"schedules": [_status_json(each) for each in found]})
+    found, unreadable = call.client.schedules.all(), call.client.schedules.unreadable()
+    call.out.document({"schedules": [_status_json(each) for each in found], "unreadable": unreadable})
+    for reason in unreadable.values():
+        call.out.remark(f"{reason}; it does not fire")
+    if not found and unreadable:
+        return Exit.OK
     if not found:
         call.out.say("there are no schedules: `submit` of a job with `schedule:` registers one")
         return Exit.OK
@@ -190,7 +194,17 @@ def _run(call: Call) -> int:
 
 
 def _rm(call: Call) -> int:
-    done = call.client.schedules.remove(call.options.name)
+    name = call.options.name
+    if name in call.client.schedules.unreadable():
+        held = call.client.schedules.remove_unreadable(name)
+        call.out.done = f"{name} was removed"
+        call.out.document({
+            "schedule": None, "changed": True, "runs": held, "fire": None,
+            "text": "removed; its runs stay", "controller_started": False,
+        })  # fmt: skip
+        call.out.say(f"{name} removed, though it could not be read; its runs stay")
+        return Exit.OK
+    done = call.client.schedules.remove(name)
     text = "removed; its runs stay"
     if done.runs:
         named = ", ".join(done.runs[:3])

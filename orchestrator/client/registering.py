@@ -34,7 +34,7 @@ from orchestrator.core.wording import date
 from orchestrator.cron import Upcoming
 from orchestrator.engine import scheduling
 from orchestrator.errors import BackendError, InputError, LedgerConflict, OrchestratorError
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import DUE_NOW, Ledger
 from orchestrator.ledger.schedules import LOOK_NOW, unknown
 from orchestrator.stores import deposits
 
@@ -312,7 +312,7 @@ def _changed(client: Client, name: str, change: Callable[[Schedule, float], Sche
     with _ledger(client, name) as ledger:
         changed = _tried(put)
         found = _status(ledger, _found(ledger, name), client.clock.now())
-        needed = found.schedule.active or bool(_under_way(ledger, found.schedule))
+        needed = found.schedule.active or bool(_under_way(ledger, name))
         started = needed and controlling.ensure(client.home, client.clock, ledger) is None
     return ScheduleChange(found, changed, started)
 
@@ -360,13 +360,35 @@ def _fired(client: Client, ledger: Ledger, name: str) -> Fire:
     return _tried(fire)
 
 
+def unreadable(client: Client) -> dict[str, str]:
+    """See `Schedules.unreadable`."""
+    with client.ledgers.existing() as ledger:
+        return {} if ledger is None else ledger.schedules.unreadable()
+
+
+def remove_unreadable(client: Client, name: str) -> tuple[str, ...]:
+    """See `Schedules.remove_unreadable`."""
+
+    def put() -> tuple[str, ...]:
+        sliced = [each for each in _under_way(ledger, name) if each.slice is not None and not each.slice.gone]
+        for each in sliced:
+            ledger.append(each, [Unscheduled(client.clock.now())], due_at=DUE_NOW)
+        ledger.schedules.remove_unreadable(name)
+        return tuple(each.run for each in sliced)
+
+    with _ledger(client, name) as ledger:
+        if name not in ledger.schedules.unreadable():
+            raise InputError(f"the schedule {name} can be read, or does not exist")
+        return _tried(put)
+
+
 def remove(client: Client, name: str) -> ScheduleChange:
     """See `Schedules.remove`."""
 
     def put() -> tuple[ScheduleStatus, tuple[str, ...]]:
         before, now = _found(ledger, name), client.clock.now()
         found = _status(ledger, before, now)
-        limited = ((each, each.slice) for each in _under_way(ledger, before))
+        limited = ((each, each.slice) for each in _under_way(ledger, before.name))
         sliced = [each for each, given in limited if given is not None and not given.gone]
         changes = tuple((each, (Unscheduled(now),)) for each in sliced)
         ledger.schedules.remove(before, Steps(before, None, changes=changes))
@@ -374,16 +396,16 @@ def remove(client: Client, name: str) -> ScheduleChange:
 
     with _ledger(client, name) as ledger:
         found, runs = _tried(put)
-        if ledger.is_shared and not _under_way(ledger, found.schedule):
+        if ledger.is_shared and not _under_way(ledger, name):
             with suppress(OrchestratorError):  # what stays is small, and of use if it is registered again
                 deposits.remove(client.wired().store(found.schedule.store), deposits.of_schedule(name))
         started = bool(runs) and controlling.ensure(client.home, client.clock, ledger) is None
     return ScheduleChange(found, True, started, runs)
 
 
-def _under_way(ledger: Ledger, schedule: Schedule) -> list[RunRecord]:
-    records: Iterable[RunRecord] = ledger.records(ledger.schedules.runs_of(schedule.name))
-    return [each for each in records if each.schedule == schedule.name]
+def _under_way(ledger: Ledger, name: str) -> list[RunRecord]:
+    records: Iterable[RunRecord] = ledger.records(ledger.schedules.runs_of(name))
+    return [each for each in records if each.schedule == name]
 
 
 def _tried(change: Callable[[], Result]) -> Result:

@@ -55,7 +55,7 @@ def test_a_schedule_fires_by_itself_until_it_is_removed(user: Caller) -> None:
     assert "fires next at" in user("schedule", "resume", "tiny").out
     assert "no schedule called 'tiy'; did you mean 'tiny'" in user("schedule", "show", "tiy", code=2).err
     assert "removed; its runs stay" in user("schedule", "rm", "tiny").out
-    assert user("schedule", "list", "--json").json == {"schedules": []}
+    assert user("schedule", "list", "--json").json == {"schedules": [], "unreadable": {}}
     wait_until(lambda: user.owner() is None, "the controller to leave")
 
 

@@ -178,6 +178,16 @@ def test_overlap_replace_cancels_the_earlier_run_without_discarding_its_work() -
     assert decide(schedule(run="nightly-1", overlap=Overlap.REPLACE), due(5.0), [again], NOW).changes == ()
 
 
+def test_of_several_fires_at_once_only_the_last_replaces_the_earlier_run() -> None:
+    given = schedule(run="nightly-1", overlap=Overlap.REPLACE, catch_up=CatchUp.ALL)
+    steps = decide(given, due(9000.0, 7200.0, 5.0), [run()], NOW)
+    assert [fire.outcome for fire in steps.fires] == [FireOutcome.SKIPPED] * 2 + [FireOutcome.SUBMITTED]
+    assert len(steps.submissions) == 1
+    [(changed, (wished,))] = steps.changes
+    assert changed.run == "nightly-1"
+    assert isinstance(wished, Wished)
+
+
 def test_a_fresh_run_with_a_window_sleeps_outside_it_and_wakes_at_each_opening() -> None:
     given = schedule(window=NIGHT)
     open_now = replace(due(5.0, closes=NOW + HOUR), closes=NOW + HOUR, opens=NOW + 20 * HOUR)
