@@ -25,9 +25,14 @@ from tests.core.runs import record as tiny
 
 
 def waiting(
-    hours: float, *offers: Offer, age: float = 0.0, due: float = 0.0, planned: float = 0.0, fired: float = 0.0,
+    hours: float,
+    *offers: Offer,
+    age: float = 0.0,
+    due: float = 0.0,
+    planned: float = 0.0,
+    fired: float = 0.0,
     sessions: int = 0,
-) -> Waiting:  # fmt: skip
+) -> Waiting:
     found = record(hours, submitted_at=NOW - age)
     return Waiting(found, ways_of(found, *offers), due, planned, fired, sessions)
 
