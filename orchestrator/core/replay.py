@@ -41,7 +41,7 @@ Judge = Callable[[RunRecord, Case, float], Route]
 class Answer(StrEnum):
     SAME = "same"  # this version decides the same
     DIFFERS = "differs"
-    GIVEN = "given"  # nothing that the core decides: a user's wish, another ledger, an unexpected error
+    GIVEN = "given"  # no decision on a run: a user's wish, a schedule, another ledger, an unexpected error
     UNJUDGED = "unjudged"  # what it was decided from is not there, or cannot be read
 
 
@@ -214,6 +214,8 @@ def _without_inputs(first: Entry) -> dict[str, Any]:
     giver = _giver(first.event)
     if isinstance(first.event, Retired):
         giver = "`orchestrator prune` removed these checkpoints"
+    if isinstance(first.event, Slept):  # the core decides on it as well, but with inputs
+        giver = "its schedule said when its next slice is"
     if giver:
         return {"answer": Answer.GIVEN, "reason": giver}
     return {"reason": first.inputs_trouble or "what it was decided from was not journalled"}

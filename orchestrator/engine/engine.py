@@ -330,7 +330,8 @@ class Engine:
         decisions, parked, due = [], [], {}
         for found in page:
             tracked = self._tracked.get(found.run)
-            record = tracked.record if tracked else found
+            record = tracked.record if tracked else self._waiting.get(found.run, found)
+            record = max(record, found, key=lambda each: each.version)  # this tick may have decided on it
             if self._reach.is_unknown(record, monotonic):
                 continue
             wants_route = record.phase is Phase.QUEUED and record.wish is None
