@@ -158,7 +158,7 @@ def test_what_a_schedule_did_is_listed_as_given() -> None:
     journal.append(Unscheduled(NOW + 12.0), Slept(NOW + 13.0, "schedule nightly", told=True))
     steps = answers(journal.lines)
     assert [step.answer.value for step in steps] == ["given", "same", *["given"] * 4]
-    assert {step.reason for step in steps[2:4]} == {"its schedule's doing"}
+    assert {step.reason for step in steps[2:4]} == {"its schedule gives it a slice"}
 
 
 def test_what_the_config_lacks_is_decided_again() -> None:
