@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo demo-docker kaggle-local colab-local test lint lock soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -33,8 +33,8 @@ kaggle-local: setup ## run a local Kaggle with short sessions, to try without an
 colab-local: setup ## run a local Colab with short machines, to try without an account
 	@$(BIN)/python -m tests.stand_ins.colab --folder .colab-local --port 8378
 
-test: lint ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
-	@$(BIN)/python scripts/system_parts.py
+test: setup ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
+	@$(MAKE) --no-print-directory -j 2 lint parts
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 lint: setup ## format, lint, types, import rules
@@ -42,6 +42,10 @@ lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo
+
+# Beside lint, because one of them waits for the network and the other computes.
+parts: setup
+	@$(BIN)/python scripts/system_parts.py
 
 lock: setup ## rewrite the lists of packages (UPGRADE=1: with the newest versions that fit)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)

@@ -369,7 +369,7 @@ home_store: {home_store}
 # Where runs are recorded. PostgreSQL, shared by several machines: database: env:ORCHESTRATOR_DATABASE
 # database: sqlite:///{ledger}
 
-# The time zone of `hours_of_day` in rules.
+# The time zone of `hours_of_day` in rules, of plans and of deadlines.
 timezone: {timezone}
 
 # The secrets that jobs may list, by name or pattern. By default, all except credentials of your accounts.

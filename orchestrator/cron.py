@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import math
+import re
 import sysconfig
 import zoneinfo
 from collections.abc import Iterable, Iterator
@@ -15,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, tzinfo
 from functools import lru_cache
-from itertools import islice, takewhile
+from itertools import chain, islice, pairwise, takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
@@ -48,6 +50,7 @@ _FIELDS = {
     "month": "1–12 or JAN–DEC",
     "day-of-week": "0–7 or SUN–SAT, 5L (the last Friday) or 5#2 (the second Friday)",
 }
+_STEPS_MAX = {"second": 59, "minute": 59, "hour": 23}
 _CACHED = 256
 
 
@@ -77,6 +80,12 @@ def problem(cron: str) -> str | None:
         f"{name.replace('-', ' ')} {field!r} is not {_FIELDS[name]}, a list, a range or a step of these"
         for name, field in zip(names, fields, strict=True)
         if not _is_valid(name, field)
+    ]
+    wrong += [
+        f"{name.replace('-', ' ')} {field!r} has a step that is longer than {_FIELDS[name]}, which would "
+        "count as no step at all"
+        for name, field in zip(names, fields, strict=True)
+        if name in _STEPS_MAX and any(int(step) > _STEPS_MAX[name] for step in re.findall(r"/(\d+)", field))
     ]
     if wrong:
         return f"{'; '.join(wrong)}; {valid}"
@@ -187,12 +196,14 @@ def opens_after(recurrence: Recurrence, at: float) -> float | None:
 def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[Planned]:
     """The fires planned after `after`, in order: the instants of the line that fall into the window."""
     for _ in range(_OUTSIDE_MAX):
-        for instant in _instants(recurrence.cron, recurrence.timezone, after):
+        instants = _instants(recurrence.cron, recurrence.timezone, after)
+        for instant, following in pairwise(chain(instants, (math.inf,))):
             closes = closes_at(recurrence, instant)
             if recurrence.window is not None and closes is None:
                 after = instant
                 break
-            yield Planned(instant, instant + _jitter(recurrence, name, instant, closes), closes)
+            jitter = _jitter(recurrence, name, instant, closes, following)
+            yield Planned(instant, instant + jitter, closes)
         else:
             return
         opens = opens_after(recurrence, after)
@@ -201,10 +212,12 @@ def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[P
         after = opens - 1.0
 
 
-def _jitter(recurrence: Recurrence, name: str, planned: float, closes: float | None) -> float:
+def _jitter(
+    recurrence: Recurrence, name: str, planned: float, closes: float | None, following: float
+) -> float:
     """The same for the same fire, whoever asks and however often. At most half of what is left of the
-    window."""
-    most = recurrence.jitter_seconds
+    window, and less than the time to the following fire, so that fires keep their order."""
+    most = min(recurrence.jitter_seconds, following - planned)
     if closes is not None:
         most = min(most, (closes - planned) / 2)
     if most <= 0:

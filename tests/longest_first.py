@@ -32,8 +32,6 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/cli/test_docker.py",
     "tests/cli/test_taken_out.py",
     "tests/cli/test_running.py",
-    "tests/training/test_exact.py",
-    "tests/training/test_training.py",
     "tests/training/test_huggingface.py",
     "tests/training/test_lightning.py",
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import islice, pairwise, takewhile
 
 import pytest
 from hypothesis import given, settings
@@ -134,6 +134,12 @@ def test_a_wrong_line_is_refused_in_words(line: str) -> None:
     assert list(cron.planned_after(Recurrence(line), "x", runs.NOW)) == []
 
 
+@pytest.mark.parametrize("line", ["*/90 * * * *", "0 */36 * * *", "0-30/60 * * * *", "*/60 * * * * *"])
+def test_a_step_that_goes_around_is_refused(line: str) -> None:
+    """`*/90` is no 90 minutes: it would fire each hour."""
+    assert "has a step that is longer than" in (cron.problem(line) or "")
+
+
 def test_a_fire_is_spread_the_same_way_each_time_and_within_its_window() -> None:
     recurrence = Recurrence("55 6 * * *", "UTC", jitter_seconds=3600.0, window=NIGHT)
     found = list(islice(cron.planned_after(recurrence, "a", runs.NOW), 20))
@@ -141,6 +147,13 @@ def test_a_fire_is_spread_the_same_way_each_time_and_within_its_window() -> None
     assert len({each.at - each.planned for each in found}) > 10
     assert all(0 <= each.at - each.planned <= 150.0 for each in found)  # half of what is left of the window
     assert found != list(islice(cron.planned_after(recurrence, "b", runs.NOW), 20))
+
+
+def test_a_jitter_longer_than_the_interval_never_swaps_fires() -> None:
+    recurrence = Recurrence("* * * * *", "UTC", jitter_seconds=3600.0)
+    found = list(islice(cron.planned_after(recurrence, "a", runs.NOW), 200))
+    assert all(each.at < following.planned for each, following in pairwise(found))
+    assert len({each.at - each.planned for each in found}) > 10
 
 
 def test_the_agenda_after_a_downtime_of_years_is_found_at_once() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -13,7 +15,8 @@ from orchestrator.core.job import Work
 from orchestrator.core.offer import Offer, Quota, UntilKind
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.engine.market import Market
-from orchestrator.engine.surveying import Surveyed
+from orchestrator.engine.surveying import Surveyed, survey
+from orchestrator.platforms.platform import Platform
 from orchestrator.platforms.simulated.scenario import Faults, QuotaWindow
 from tests.core.runs import NOW, TRAITS, assigned, job, record
 from tests.test_engine import Small, scenario
@@ -93,3 +96,21 @@ def test_any_process_can_compute_what_the_engine_claims(tmp_path: Path) -> None:
             compared += len(of_engine)
     assert compared > 100
     world.ledger.close()
+
+
+def test_a_survey_with_a_figure_that_is_none_closes_its_platform_only() -> None:
+    class Strange:
+        def survey(self) -> tuple[Offer, ...]:
+            return (Offer("k", "T4", TRAITS, quota=Quota(math.nan)),)
+
+    market = Market(("k", "h"))
+    market.surveys.due(NOW, 0.0)
+    market.take(survey("k", cast(Platform, Strange())), NOW)
+    market.take(Surveyed("h", (Offer("h", "T4", TRAITS),)), NOW)
+    market.begin((), NOW)
+    route = market.route(waiting("a"), ())
+    assert route is not None
+    assert route.chosen is not None
+    assert route.chosen.offer.platform == "h"
+    [rejected] = route.rejections
+    assert "quota left of T4 is nan" in rejected.reason

@@ -66,10 +66,11 @@ def test_a_webhook_may_need_a_login() -> None:
     assert server.got[0].headers["Authorization"] == "Basic bWU6cEBzcw=="
 
 
-def test_a_redirect_is_not_followed() -> None:
+@pytest.mark.parametrize(("scheme", "answer"), [("http", Answer.NEVER), ("json", Answer.LATER)])
+def test_a_redirect_is_not_followed(scheme: str, answer: Answer) -> None:
     with receiver() as elsewhere, receiver((307, {"Location": elsewhere.url})) as server:
-        found = sending.send(server.url, told())
-    assert found.answer is Answer.NEVER
+        found = sending.send(server.url.replace("http", scheme, 1), told())
+    assert found.answer is answer
     assert elsewhere.got == []
 
 

@@ -78,6 +78,7 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (tidy.no_mocks, "tests/x.py", "from unittest import mock\n", "no mocks"),
     (tidy.no_mocks, "tests/x.py", "from unittest.mock import patch\n", "no mocks"),
     (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    f()\n", "asserts nothing"),
+    (tidy.constants_once, "orchestrator/x.py", "A = 1\nB = 2\nA = 3\n", "A is assigned twice"),
 ]  # fmt: skip
 
 
@@ -103,6 +104,7 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (tidy.import_rules, "orchestrator/client/x.py", "from orchestrator.platforms.process import Process\n"),
     (tidy.platform_names, "orchestrator/platforms/kaggle.py", "x = name == 'kaggle'\n"),
     (tidy.failing_is_possible, "tests/x.py", "def look(x):\n    assert x\ndef test_a():\n    look(f())\n"),
+    (tidy.constants_once, "orchestrator/x.py", "if x:\n    A = 1\nelse:\n    A = 2\n"),
     (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    with pytest.raises(OSError): f()\n"),
 ]
 

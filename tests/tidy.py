@@ -359,6 +359,18 @@ def _asserts(function: Function, local: dict[str, Function], seen: set[str]) -> 
     return False
 
 
+def constants_once(module: Module) -> Iterator[str]:
+    """A constant of a module has one value: two branches that each add the same name merge without a
+    conflict, and the later value silently counts for both."""
+    seen: set[str] = set()
+    for node in module.tree.body:
+        targets = node.targets if isinstance(node, ast.Assign) else ()
+        for name in (each.id for each in targets if isinstance(each, ast.Name) and each.id.isupper()):
+            if name in seen:
+                yield module.at(node, f"{name} is assigned twice")
+            seen.add(name)
+
+
 def own_machine(text: str, words: frozenset[str]) -> Iterator[str]:
     """Traces of the machine where a text was written: `words` (its paths and names), and home folders."""
     for number, line in enumerate(text.splitlines(), start=1):
@@ -396,5 +408,5 @@ def citations(text: str, pages: Mapping[str, frozenset[str]]) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     sizes, module_names, docstrings, one_clock, broad_excepts, pure_core, import_rules, platform_names,
-    no_mocks, failing_is_possible,
+    no_mocks, failing_is_possible, constants_once,
 )  # fmt: skip

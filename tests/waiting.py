@@ -11,7 +11,7 @@ from orchestrator.clock import SystemClock
 T = TypeVar("T")
 PATIENCE = 240.0  # on a machine that others use as well
 PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.02, 1.0
-LOOKS_PAUSE, WAITED_PAUSE = 4.0, 0.02  # a pause as a multiple of the last look, and of all the waiting so far
+LOOKS_PAUSE, WAITED_PAUSE = 9.0, 0.04  # a pause as a multiple of the last look, and of all the waiting so far
 
 
 def wait_until(

@@ -128,7 +128,7 @@ CHECKPOINTS = _flag(
 )
 HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
-TARGET = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
+BACKUP_TO = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
 IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
 BACKUP = _option("backup", metavar="FILE", help="a file that `backup` wrote")
 ACCOUNT = _option("name", metavar="PLATFORM", help="a platform of the config")
@@ -142,7 +142,7 @@ NOW = _flag("--now", help="of a job with a schedule: register it and fire it onc
 SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
 ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
 COUNT = _option("--count", metavar="N", type=int, default=10, help="how many fires (default: 10)")
-TARGET = _option(
+NOTIFIED = _option(
     "target", metavar="TARGET", nargs="?",
     help="a target of the config, or a job's own env:NAME (default: every target of the config)",
 )  # fmt: skip
@@ -223,7 +223,7 @@ COMMANDS = (
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (DRY_RUN, YES, OLDER_THAN, KEEP, CHECKPOINTS, HISTORY, UNKNOWN)),
     Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
-            (TARGET, IN_HOME)),
+            (BACKUP_TO, IN_HOME)),
     Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
             (BACKUP, DRY_RUN, YES)),
     Command("colab", "log in to Google Colab, or write a notebook for it", "colab:colab", parts=(
@@ -231,13 +231,14 @@ COMMANDS = (
         Command("notebook", "write the notebook to open", "colab:colab", NOTEBOOK),
     )),
     Command("notify", "test notifications, and list those not delivered", "notifying:notify", parts=(
-        Command("test", "send a message now, and say what becomes of it", "notifying:notify", (TARGET,)),
+        Command("test", "send a message now, and say what becomes of it", "notifying:notify", (NOTIFIED,)),
         Command("list", "list what waits to be sent, and what was given up", "notifying:notify", (SENT_TOO,)),
         Command("retry", "try again what was given up", "notifying:notify", (IDS, EVERY_DEAD)),
     )),
     Command("service", "run the controller as a service of this machine", "service:service",
             parts=(
-        Command("install", "write the unit, enable it and start it", "service:service", (PRINT, SYSTEM)),
+        Command("install", "write the unit, enable it and start it", "service:service",
+                (STANDBY, PRINT, SYSTEM)),
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),

@@ -42,7 +42,8 @@ def ps(call: Call) -> int:
         call.out.say(f"no run is under way{hint}" if hidden else "there are no runs yet")
         return Exit.OK
     headers, now = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE"), call.clock.now()
-    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}))
+    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}),
+                   spare=(5, 4, 3, 7))  # fmt: skip
     notes = [(status.run, note) for status in found if (note := _note(status, now))]
     if notes:  # below the table: beside eight columns a narrow terminal has no room for them
         call.out.say()

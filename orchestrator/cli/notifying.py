@@ -37,7 +37,7 @@ def _list(call: Call) -> int:
         return Exit.OK
     now = call.clock.now()
     headers = ("ID", "AGE", "TARGET", "STATE", "WHAT", "LAST ATTEMPT")
-    call.out.table(headers, [_row(each, now) for each in found])
+    call.out.table(headers, [_row(each, now) for each in found], spare=(1, 3, 5))
     return Exit.OK
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
 from zoneinfo import ZoneInfo
 
 from orchestrator.cli import leaving, submitting
@@ -69,7 +70,8 @@ def _document(found: Outlook) -> Mapping[str, object]:
 
 def _run_json(found: Outlook, run: Expected) -> Mapping[str, object]:
     return {
-        "run": run.run, "job": run.job, "standing": run.standing, "hops": run.hops, "forecast": run.forecast,
+        "run": run.run, "job": run.job, "planned": run.planned, "standing": run.standing,
+        "hops": run.hops, "forecast": run.forecast,
         "quota_seconds": run.quota_seconds, "quota_units": run.quota_units, "cost": found.cost(run),
         "deadline": run.deadline, "meets_deadline": run.meets_deadline,
         "reason": run.reason or None, "alone": run.alone,
@@ -134,7 +136,7 @@ class _View:
         if more:
             out.say(f"… and {count_text(more, 'further run')}; --json has them")
         out.say()
-        out.facts((run.run, self._summary(run)) for run in shown)
+        out.facts((self._name(run), self._summary(run)) for run in shown)
 
     def _summary(self, run: Expected) -> str:
         """`running, ends Fri 27 Nov 09:00 (…), 12 h of quota`."""
@@ -189,7 +191,7 @@ class _View:
         )  # fmt: skip
 
     def _rows(self, run: Expected, limit: int, *, named: bool) -> list[tuple[str, ...]]:
-        name = _short(run.run, NAME_WIDTH if self._width >= MIDDLE else 14)
+        name = self._name(run, NAME_WIDTH if self._width >= MIDDLE else 14)
         if not run.hops:
             return [(name, *["–"] * 7)]
         rows: list[tuple[str, ...]] = [
@@ -213,6 +215,14 @@ class _View:
         prices = self._found.prices
         return "" if prices is None else f"{prices.cost([hop]):,.2f}"
 
+    def _name(self, run: Expected, width: int | None = None) -> str:
+        """The run, or `nightly Thu 01:00` for a fire to come; the name of its schedule is cut first."""
+        if run.planned is None:
+            return run.run if width is None else _short(run.run, width)
+        local = datetime.fromtimestamp(run.planned, self._zone)
+        at = local.strftime("%a %H:%M:%S" if local.second else "%a %H:%M")
+        return f"{run.job if width is None else _short(run.job, max(1, width - len(at) - 1))} {at}"
+
     def _when(self, at: float) -> str:
         return when(at, self._zone, self._found.at)
 
@@ -224,12 +234,13 @@ class _View:
         if not runs or self._out.as_json:
             return
         out = self._out
-        width = min(max(len(run.run) for run in runs), NAME_WIDTH if self._width >= MIDDLE else 14)
+        width = min(max(len(self._name(run)) for run in runs), NAME_WIDTH if self._width >= MIDDLE else 14)
         line = Timeline([run.hops for run in runs], self._found.at, self._width - width - len(GAP))
         out.say()
         out.say(out.paint(f"{' ' * width}{GAP}{line.axis(self._zone)}", "dim"))
         for run in runs:
-            out.say(f"{_short(run.run, width).ljust(width)}{GAP}{self._painted(line, line.bar(run.hops))}")
+            bar = self._painted(line, line.bar(run.hops, run.planned))
+            out.say(f"{self._name(run, width).ljust(width)}{GAP}{bar}")
         out.say()
         pairs = [(line.letter_of(place), f"{place[0]}/{place[1]}") for place in line.offers]
         legend = ", ".join([*(f"{letter} {name}" for letter, name in pairs), ". waits"])

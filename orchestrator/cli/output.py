@@ -22,6 +22,7 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 # Marks our own styles inside a text. Nobody else can write one: each process draws a new random word.
 _PEN = f"\x1b<{os.urandom(12).hex()}:"
 _PENS = re.compile(rf"({_PEN}[0-9]+>)")
+WRAPPED_WIDTH = 24  # the last column of a table can do with so much, because it is wrapped
 GAP = "  "
 
 
@@ -96,14 +97,18 @@ class Output:
         ]
 
     def table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()
-    ) -> None:
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(),
+        spare: Sequence[int] = (),
+    ) -> None:  # fmt: skip
         """Prints aligned columns. `right` are the columns aligned to the right. On a terminal the last column
-        is wrapped."""
+        is wrapped, and the columns `spare` are left out, in this order, where there is no room."""
         if self.as_json:
             return
         if self.is_terminal:
-            self._rich_table(headers, rows, right)
+            kept = _fitting(headers, rows, spare)
+            kept_rows = [[row[c] for c in kept] for row in rows]
+            placed = frozenset(place for place, c in enumerate(kept) if c in right)
+            self._rich_table([headers[c] for c in kept], kept_rows, placed)
             return
         lines = [[one_line(cell) for cell in row] for row in (headers, *rows)]
         widths = [max(len(row[c]) for row in lines) for c in range(len(headers))]
@@ -128,6 +133,17 @@ class Output:
         for row in rows:
             table.add_row(*(Text(plain(cell), style=phase_style(cell)) for cell in row))
         Console(no_color=not self._coloured, highlight=False).print(table)
+
+
+def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int]) -> list[int]:
+    """The columns that fit into the terminal, if those are left out that can be spared."""
+    kept = list(range(len(headers)))
+    widths = [max(len(row[c]) for row in (headers, *rows)) + len(GAP) for c in kept]
+    widths[-1] = min(widths[-1], WRAPPED_WIDTH)
+    for least in spare:
+        if sum(widths[c] for c in kept) > shutil.get_terminal_size().columns:
+            kept.remove(least)
+    return kept
 
 
 def phase_style(text: str) -> str:

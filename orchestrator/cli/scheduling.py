@@ -42,6 +42,11 @@ def submit(call: Call) -> int:
     from orchestrator.cli.submitting import followed, tell_unlocked
 
     given = call.options
+    if given.deadline is not None:
+        raise InputError(
+            f"{given.job} has a schedule, which has no deadline; of a new run each time, the job's "
+            "`route.finish_within` says how soon it should be done"
+        )
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
     done = call.client.schedules.register(given.job, platforms=given.platform, now=given.now)
@@ -94,17 +99,21 @@ def _next_commands(call: Call, name: str) -> None:
 
 
 def _list(call: Call) -> int:
-    found = call.client.schedules.all()
-    call.out.document({"schedules": [_status_json(each) for each in found]})
+    found, unreadable = call.client.schedules.all(), call.client.schedules.unreadable()
+    call.out.document({"schedules": [_status_json(each) for each in found], "unreadable": unreadable})
+    for reason in unreadable.values():
+        call.out.remark(f"{reason}; it does not fire")
+    if not found and unreadable:
+        return Exit.OK
     if not found:
         call.out.say("there are no schedules: `submit` of a job with `schedule:` registers one")
         return Exit.OK
     rows = [
-        (each.name, each.state, each.schedule.recurrence.mode.value, _next_text(each), each.run or "–",
+        (each.name, each.state, each.schedule.recurrence.mode.value, _starts_text(each), each.run or "–",
          "–" if each.phase is None else each.phase.value)
         for each in found
     ]  # fmt: skip
-    call.out.table(("SCHEDULE", "STATE", "MODE", "FIRES NEXT", "LAST RUN", "PHASE"), rows)
+    call.out.table(("SCHEDULE", "STATE", "MODE", "FIRES NEXT", "LAST RUN", "PHASE"), rows, spare=(2, 5, 4, 1))
     notes = [(each.name, each.reason) for each in found if each.reason and each.state != "paused"]
     if notes:
         call.out.say()
@@ -185,7 +194,17 @@ def _run(call: Call) -> int:
 
 
 def _rm(call: Call) -> int:
-    done = call.client.schedules.remove(call.options.name)
+    name = call.options.name
+    if name in call.client.schedules.unreadable():
+        held = call.client.schedules.remove_unreadable(name)
+        call.out.done = f"{name} was removed"
+        call.out.document({
+            "schedule": None, "changed": True, "runs": held, "fire": None,
+            "text": "removed; its runs stay", "controller_started": False,
+        })  # fmt: skip
+        call.out.say(f"{name} removed, though it could not be read; its runs stay")
+        return Exit.OK
+    done = call.client.schedules.remove(name)
     text = "removed; its runs stay"
     if done.runs:
         named = ", ".join(done.runs[:3])
@@ -231,12 +250,15 @@ def _reason(status: ScheduleStatus) -> list[tuple[str, str]]:
     return [(status.state, status.reason)] if status.state != "active" and status.reason else []
 
 
+def _starts_text(status: ScheduleStatus) -> str:
+    zone = status.schedule.recurrence.timezone
+    return "–" if status.next_at is None else cron.local_text(status.next_at, zone)
+
+
 def _next_text(status: ScheduleStatus) -> str:
-    if status.next_at is None:
-        return "–"
     zone = status.schedule.recurrence.timezone
     closes = "" if status.window_end is None else f", until {cron.local_text(status.window_end, zone)}"
-    return f"{cron.local_text(status.next_at, zone)}{closes}"
+    return f"{_starts_text(status)}{closes}"
 
 
 def _when(status: ScheduleStatus) -> str:

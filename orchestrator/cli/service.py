@@ -11,11 +11,11 @@ from orchestrator.client.service import Service
 
 def service(call: Call) -> int:
     """Installs, removes or describes the service of this home."""
-    what = call.options.what
+    what, standby = call.options.what, getattr(call.options, "standby", False)
     if what == "install" and (call.options.print or call.options.system):
-        text = services.unit(call.home, system=call.options.system)
+        text = services.unit(call.home, system=call.options.system, standby=standby)
         if sys.platform == "darwin" and not call.options.system:
-            text = services.plist(call.home).decode()
+            text = services.plist(call.home, standby=standby).decode()
         call.out.document({"unit": text})
         call.out.say(text.rstrip("\n"))
         if call.options.system:
@@ -24,7 +24,7 @@ def service(call: Call) -> int:
                             f"`systemctl enable --now {name}`")  # fmt: skip
         return Exit.OK
     if what == "install":
-        found = services.install(call.home)
+        found = services.install(call.home, standby=standby)
     elif what == "uninstall":
         found = services.uninstall(call.home)
     else:

@@ -22,17 +22,17 @@ _OLD_SECRETS = (
 
 def submit(call: Call) -> int:
     """Freezes, routes and records a job, and makes sure that a controller runs; --follow shows the run."""
-    if call.options.dry_run:
+    given, scheduled = call.options, call.client.schedules.declared(call.options.job)
+    if given.now and not scheduled:
+        raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
+    if given.dry_run:
         from orchestrator.cli import outlooking
 
         return outlooking.plan(call)
-    given = call.options
-    if call.client.schedules.declared(given.job):
+    if scheduled:
         from orchestrator.cli import scheduling
 
         return scheduling.submit(call)
-    if given.now:
-        raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
     done = call.client.submit(
         given.job, platforms=given.platform, unless_running=given.unless_running, deadline=given.deadline
     )
@@ -69,6 +69,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         "requirements_locked": plan.requirements_locked,
         "verdict": plan.verdict,
         "opens_at": plan.opens_at,
+        "deadline": done.deadline,
         "route": routing.route_json(route),
         "leaves": shown.document(plan),
         "controller_started": started,
@@ -78,6 +79,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
     out.facts([
         ("job", _size_text(job)),
         *_route_facts(plan),
+        ("deadline", "" if done.deadline is None else date(done.deadline)),
         ("controller", "started in the background, exits when no work is left" if started else "running"),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip

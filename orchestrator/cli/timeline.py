@@ -14,7 +14,8 @@ from orchestrator.core.offer import Hop
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
 STYLES = ("cyan", "green", "yellow", "red", "bold", "dim")
 BAR_CELLS_MIN = 20
-STEPS_HOURS = (1, 3, 6, 12, 24, 7 * 24, 28 * 24)  # between two marks of the axis
+HOUR = 3600
+STEPS = (60, 300, 900, 1800, HOUR, 3 * HOUR, 6 * HOUR, 12 * HOUR, 24 * HOUR, 7 * 24 * HOUR, 28 * 24 * HOUR)
 MARK_CELLS = 9
 _FAR = 253_402_300_800.0 - 2 * 86400.0  # the year 10000, in every zone
 
@@ -58,35 +59,33 @@ class Timeline:
     def style(self, letter: str) -> str:
         return STYLES[LETTERS.index(letter) % len(STYLES)]
 
-    def bar(self, hops: Iterable[Hop]) -> str:
-        """A letter where a session is expected, a dot before the first one and between them."""
+    def bar(self, hops: Iterable[Hop], since: float | None = None) -> str:
+        """A letter where a session is expected, a dot before the first one and between them, but not before
+        `since`."""
         cells = [" "] * self.cells
-        last = 0
+        last = 0 if since is None else self._cell(since)
         for hop in hops:
             first = self._cell(hop.start)
             until = max(first + 1, min(self.cells, self._cell(hop.end)))
-            cells[last:first] = "." * (first - last)
+            cells[last:first] = "." * max(0, first - last)
             cells[first:until] = self.letter_of((hop.platform, hop.accelerator)) * (until - first)
             last = max(last, until)
         return "".join(cells).rstrip()
 
     def axis(self, zone: ZoneInfo) -> str:
         """Local times, as many as there is room for: days where they begin, hours in between."""
-        step = next((each for each in STEPS_HOURS if self._cells(each) >= MARK_CELLS), STEPS_HOURS[-1])
+        step = next((each for each in STEPS if each / self.cell_seconds >= MARK_CELLS), STEPS[-1])
         local = datetime.fromtimestamp(self.now, zone)
         tick = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
         line, free = "", 0
         while (at := tick.timestamp()) < self.end:
-            mark = "|" + tick.strftime("%a %d" if tick.hour == 0 else "%H:%M")
+            mark = "|" + tick.strftime("%a %d" if tick.hour == tick.minute == 0 else "%H:%M")
             place = self._cell(at)
             if at >= self.now and place >= free and place + len(mark) <= self.cells:
                 line = line.ljust(place) + mark
                 free = place + len(mark) + 1
-            tick += timedelta(hours=step)
+            tick += timedelta(seconds=step)
         return line
-
-    def _cells(self, hours: int) -> float:
-        return hours * 3600.0 / self.cell_seconds
 
     def _cell(self, at: float) -> int:
         return min(self.cells - 1, max(0, int((at - self.now) / self.cell_seconds)))

@@ -34,7 +34,13 @@ MANIFEST = "manifest.json"
 TABLES = "tables"
 STORES = "stores"
 SPOOL_BYTES = 16 * 1024 * 1024  # of a table; a larger one waits in a temporary file
+MANIFEST_BYTES_MAX = 256 * 1024 * 1024  # a million files
 _READ_BYTES = 1 << 20
+
+
+_FACTS: dict[str, type | tuple[type, ...]] = {
+    "revision": str, "at": (int, float), "runs": int, "notes": list, "host": str, "home": str,
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -179,14 +185,14 @@ def verified(path: Path) -> dict[str, Any]:
                 stream = tar.extractfile(member) if member.isreg() else None
                 if stream is None or member.name in found:
                     raise InputError(f"{path} is not a backup: {member.name!r} is no plain file")
-                if member.name == MANIFEST:
+                if member.name == MANIFEST and member.size <= MANIFEST_BYTES_MAX:
                     manifest = json.loads(stream.read())
                     continue
                 digest = hashlib.sha256()
                 while data := stream.read(_READ_BYTES):
                     digest.update(data)
                 found[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
-    except (OSError, EOFError, tarfile.TarError, ValueError) as error:
+    except (OSError, EOFError, tarfile.TarError, ValueError, RecursionError) as error:
         if isinstance(error, FileNotFoundError):
             raise InputError(f"there is no file {path}") from error
         raise BackendError(f"the backup {path} is damaged: {error}", backend="backup") from error
@@ -196,4 +202,8 @@ def verified(path: Path) -> dict[str, Any]:
         )
     if manifest.get("files") != found:
         raise BackendError(f"the backup {path} is damaged: its contents changed", backend="backup")
+    facts = {key: kind for key, kind in _FACTS.items() if not isinstance(manifest.get(key), kind)}
+    if facts or f"{TABLES}/runs.jsonl" not in found:
+        wrong = ", ".join(facts) or "its table of runs"
+        raise BackendError(f"the backup {path} is damaged: {wrong} missing or wrong", backend="backup")
     return manifest

@@ -275,6 +275,7 @@ def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
         return
     with ledger:
         found, schedules = lost(ledger, config), lost_schedules(ledger, config)
+        unreadable = ledger.schedules.unreadable()
     for what, runs in found.items():
         text = f"no longer in the config, but needed by {', '.join(runs)}"
         advice = "put it back into the config until they are over; they continue once a controller runs"
@@ -285,6 +286,8 @@ def _taken_out(home: Home, config: Config) -> Iterator[Finding]:
         text, advice = f"the config no longer has its {what}", "put it back, or submit its job again"
         command = ("schedule", "rm", name)
         yield Finding(f"schedule {name}", State.MISSING, text, advice, Remedy.EDIT, command=command)
+    for name, text in unreadable.items():
+        yield Finding(f"schedule {name}", State.MISSING, text, command=("schedule", "rm", name))
 
 
 def _time_zones() -> tuple[State, str]:

@@ -68,19 +68,20 @@ class InControl:
     def _tell_doubts(self, unforeseen: Unforeseen) -> None:
         try:
             for doubt in likeness.doubts(self.ledger, self.wired):
-                self.warn(f"before this machine can take over: {doubt}")
+                self.warn(f"before this machine can take over: {doubt}" if self.ledger.is_shared else doubt)
         except (OrchestratorError, OSError) as error:
             self.warn(f"whether this machine can take over is unknown: {error}")
         except Exception as error:  # noqa: BLE001 the barrier: told, and it stands by all the same
             unforeseen("looking at what this machine lacks", error)
 
     def _run(self, until_idle: bool, standby: bool) -> bool:
-        outdated = False
+        outdated = controlled = False
         while not self.stopped():
             takeover = self._turn("submit" if until_idle else "up", standby)
             if takeover is None:
                 outdated = not self.stopped()
                 break
+            controlled = True
             try:
                 with takeover:
                     outdated, faulted = self._controlled(takeover, until_idle)
@@ -94,7 +95,8 @@ class InControl:
             left = self.changes.unread or self.ledger.anything_left(besides=faulted)
             if outdated or not until_idle or not left:
                 break
-        self.say(f"controller {os.getpid()} {'restarts' if outdated else 'leaves'}")
+        who = "controller" if controlled else "standby"
+        self.say(f"{who} {os.getpid()} {'restarts' if outdated else 'leaves'}")
         return outdated
 
     def _turn(self, name: str, standby: bool) -> Takeover | None:

@@ -17,7 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.client.lost import lost
+from orchestrator.client.lost import lost, schedules
 from orchestrator.client.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core import wire
@@ -77,13 +77,15 @@ def doubts(ledger: Ledger, wired: Wired) -> Iterator[str]:
     missing."""
     if not ledger.is_shared:
         yield (
-            "the ledger is a file of this machine, so a standby on another machine cannot use it: for that, "
-            "set `database: postgresql://…` in config.yaml"
+            "the ledger is a file, so a standby on another machine cannot use it, only one on this machine; "
+            "for another machine, set `database: postgresql://…` in config.yaml"
         )
         return
     yield from _differences(of(wired.config, {}), _told(ledger))
     for what, runs in lost(ledger, wired.config).items():
         yield f"runs need the {what}, which config.yaml here does not have ({', '.join(runs[:3])})"
+    for name, what in schedules(ledger, wired.config).items():
+        yield f"the schedule {name} needs the {what}, which config.yaml here does not have"
     yield from _unresolved(wired)
     yield from _without_secrets(ledger)
     with suppress(OrchestratorError):  # doctor looks at the stores
@@ -157,10 +159,12 @@ def _unresolved(wired: Wired) -> Iterator[str]:
 
 def _without_secrets(ledger: Ledger) -> Iterator[str]:
     active = [each.run for each in ledger.summaries([p for p in Phase if not p.final], RUNS_LOOKED_AT)]
-    needed = {name: record.run for record in ledger.records(active) for name in record.job.secrets}
-    for name, run in sorted(needed.items()):
+    coming = [each for each in ledger.schedules.all() if not each.ended]
+    needed = {name: f"the schedule {each.name}" for each in coming for name in each.job.secrets}
+    needed |= {name: record.run for record in ledger.records(active) for name in record.job.secrets}
+    for name, whose in sorted(needed.items()):
         if name not in os.environ:
-            yield f"{run} needs the secret {name}, which is not in this environment: export {name}=…"
+            yield f"{whose} needs the secret {name}, which is not in this environment: export {name}=…"
 
 
 def _of_home_store(ledger: Ledger, wired: Wired) -> Iterator[str]:

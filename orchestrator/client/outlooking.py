@@ -57,7 +57,8 @@ class Outlook:
     """What is expected at `at`, in unix seconds. `runs`: those that run, then the others as they start.
 
     `plan`: of the job that was asked about, whose run is the one of standing `asked`. `fits`: for each offer
-    with a quota. `deadline`: the one that was asked about. `timezone` is the config's, and `prices` are what
+    with a quota. `deadline`: the one that was asked about, of the
+    job or else of every run that has none of its own. `timezone` is the config's, and `prices` are what
     it says. `left_out`: waiting runs that were too many to be laid out.
     """
 
@@ -105,7 +106,9 @@ def find(
             watched=_watched(wired.folders, running, now),
             measurements={name: routing.measured(ledger, each) for name, each in jobs.items()},
         )  # fmt: skip
-        runs = tuple(_due(each, due) for each in outlook(scene))
+        runs = outlook(scene)
+        if asked is None:
+            runs = tuple(_due(each, due) for each in runs)
         plan: Plan | None = None
         fits: tuple[Fits, ...] = ()
         if frozen is not None and asked is not None:

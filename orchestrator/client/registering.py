@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 from orchestrator import cron
 from orchestrator.client import controlling, lost, planning, routing, submitting
 from orchestrator.client.planning import Plan
+from orchestrator.client.wiring import Wired
 from orchestrator.core.edits import clash, differences
 from orchestrator.core.event import Event, Unscheduled
 from orchestrator.core.job import Mode
@@ -32,9 +33,10 @@ from orchestrator.core.schedule import (
 from orchestrator.core.wording import date
 from orchestrator.cron import Upcoming
 from orchestrator.engine import scheduling
-from orchestrator.errors import BackendError, InputError, LedgerConflict
-from orchestrator.ledger import Ledger
+from orchestrator.errors import BackendError, InputError, LedgerConflict, OrchestratorError
+from orchestrator.ledger import DUE_NOW, Ledger
 from orchestrator.ledger.schedules import LOOK_NOW, unknown
+from orchestrator.stores import deposits
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -200,6 +202,7 @@ def register(
         plan = planning.planned(wired, frozen, route, ledger)
         at = client.clock.now()
         wanted = Schedule(parsed.job.name, frozen.job, wired.config.home_store, created_at=at, last=at)
+        warnings += _share(wired, ledger, wanted) if ledger.is_shared else ()
         what, changes = _tried(lambda: _put(ledger, wanted))
         fire, not_fired = None, ""
         if now:
@@ -211,14 +214,22 @@ def register(
     return Registration(status, what, changes, plan, started, fire, not_fired, missing, warnings)
 
 
+def _share(wired: Wired, ledger: Ledger, wanted: Schedule) -> tuple[str, ...]:
+    """Puts what its runs will need into their home store: the controller that fires it may be on another
+    machine. Returns warnings."""
+    before = ledger.schedules.one(wanted.name)
+    store = wanted.store if before is None else _home_store(before, wanted, _run_of(ledger, before))
+    place = deposits.of_schedule(wanted.name)
+    return submitting.share(wired, RunRecord(place, wanted.job, wanted.created_at, store=store))
+
+
 def _put(ledger: Ledger, wanted: Schedule) -> tuple[str, tuple[str, ...]]:
     before = ledger.schedules.one(wanted.name)
     if before is None:
         ledger.schedules.add(wanted)
         return "registered", ()
-    run = next(ledger.records([before.run]), None) if before.run else None
-    if run is not None and before.recurrence.mode is wanted.recurrence.mode is Mode.CONTINUE:
-        wanted = replace(wanted, store=before.store)  # a run keeps its home store
+    run = _run_of(ledger, before)
+    wanted = replace(wanted, store=_home_store(before, wanted, run))
     changes = differences(before, wanted.job, wanted.store)
     over = run is not None and run.phase.final and run.phase is not Phase.DONE
     restarts = before.recurrence.mode is Mode.CONTINUE and over
@@ -229,6 +240,16 @@ def _put(ledger: Ledger, wanted: Schedule) -> tuple[str, tuple[str, ...]]:
         after = replace(revived(after, wanted.created_at), run="")
     ledger.schedules.take(before, Steps(after, LOOK_NOW, changes=freed))
     return ("edited" if changes else "restarted"), changes
+
+
+def _run_of(ledger: Ledger, schedule: Schedule) -> RunRecord | None:
+    return next(ledger.records([schedule.run]), None) if schedule.run else None
+
+
+def _home_store(before: Schedule, wanted: Schedule, run: RunRecord | None) -> str:
+    """A run that is continued keeps its home store."""
+    continues = run is not None and before.recurrence.mode is wanted.recurrence.mode is Mode.CONTINUE
+    return before.store if continues else wanted.store
 
 
 def _edited(
@@ -291,7 +312,7 @@ def _changed(client: Client, name: str, change: Callable[[Schedule, float], Sche
     with _ledger(client, name) as ledger:
         changed = _tried(put)
         found = _status(ledger, _found(ledger, name), client.clock.now())
-        needed = found.schedule.active or bool(_under_way(ledger, found.schedule))
+        needed = found.schedule.active or bool(_under_way(ledger, name))
         started = needed and controlling.ensure(client.home, client.clock, ledger) is None
     return ScheduleChange(found, changed, started)
 
@@ -316,7 +337,7 @@ def _refusal(ledger: Ledger, schedule: Schedule, now: float) -> str:
         when = "" if opens is None else f", which opens at {cron.local_text(opens, recurrence.timezone)}"
         window = cron.window_text(recurrence.window)
         return f"the schedule {schedule.name} fires only in its window {window}{when}"
-    last = next(ledger.records([schedule.run]), None) if schedule.run else None
+    last = _run_of(ledger, schedule)
     done = recurrence.mode is Mode.CONTINUE and last is not None and last.phase is Phase.DONE
     if not done or last is None or has_more(schedule, last):
         return ""
@@ -339,13 +360,35 @@ def _fired(client: Client, ledger: Ledger, name: str) -> Fire:
     return _tried(fire)
 
 
+def unreadable(client: Client) -> dict[str, str]:
+    """See `Schedules.unreadable`."""
+    with client.ledgers.existing() as ledger:
+        return {} if ledger is None else ledger.schedules.unreadable()
+
+
+def remove_unreadable(client: Client, name: str) -> tuple[str, ...]:
+    """See `Schedules.remove_unreadable`."""
+
+    def put() -> tuple[str, ...]:
+        sliced = [each for each in _under_way(ledger, name) if each.slice is not None and not each.slice.gone]
+        for each in sliced:
+            ledger.append(each, [Unscheduled(client.clock.now())], due_at=DUE_NOW)
+        ledger.schedules.remove_unreadable(name)
+        return tuple(each.run for each in sliced)
+
+    with _ledger(client, name) as ledger:
+        if name not in ledger.schedules.unreadable():
+            raise InputError(f"the schedule {name} can be read, or does not exist")
+        return _tried(put)
+
+
 def remove(client: Client, name: str) -> ScheduleChange:
     """See `Schedules.remove`."""
 
     def put() -> tuple[ScheduleStatus, tuple[str, ...]]:
         before, now = _found(ledger, name), client.clock.now()
         found = _status(ledger, before, now)
-        limited = ((each, each.slice) for each in _under_way(ledger, before))
+        limited = ((each, each.slice) for each in _under_way(ledger, before.name))
         sliced = [each for each, given in limited if given is not None and not given.gone]
         changes = tuple((each, (Unscheduled(now),)) for each in sliced)
         ledger.schedules.remove(before, Steps(before, None, changes=changes))
@@ -353,13 +396,16 @@ def remove(client: Client, name: str) -> ScheduleChange:
 
     with _ledger(client, name) as ledger:
         found, runs = _tried(put)
+        if ledger.is_shared and not _under_way(ledger, name):
+            with suppress(OrchestratorError):  # what stays is small, and of use if it is registered again
+                deposits.remove(client.wired().store(found.schedule.store), deposits.of_schedule(name))
         started = bool(runs) and controlling.ensure(client.home, client.clock, ledger) is None
     return ScheduleChange(found, True, started, runs)
 
 
-def _under_way(ledger: Ledger, schedule: Schedule) -> list[RunRecord]:
-    records: Iterable[RunRecord] = ledger.records(ledger.schedules.runs_of(schedule.name))
-    return [each for each in records if each.schedule == schedule.name]
+def _under_way(ledger: Ledger, name: str) -> list[RunRecord]:
+    records: Iterable[RunRecord] = ledger.records(ledger.schedules.runs_of(name))
+    return [each for each in records if each.schedule == name]
 
 
 def _tried(change: Callable[[], Result]) -> Result:

@@ -142,11 +142,14 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
 
 
 def _folder_of(home: Path, store: str) -> Path | None:
+    """Where the store lies in this home. The config may come from the backup too, so a store elsewhere is not
+    written: a backup from a stranger could put any file into any folder."""
     from orchestrator import config
 
     for given in config.load(home).stores:
         if given.name == store and given.type == "folder":
-            return home / Path(str(given.options.get("path", ""))).expanduser()
+            folder = home / Path(str(given.options.get("path", ""))).expanduser()
+            return folder if folder.resolve().is_relative_to(home.resolve()) else None
     return None
 
 
@@ -162,7 +165,10 @@ def _merge(source: Path, target: Path) -> None:
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as stream:
         for line in stream:
-            row = json.loads(line)
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                row = None
             if not isinstance(row, dict):
                 raise InputError(f"{path.name} in the backup has a line that is no row")
             yield row

@@ -95,3 +95,17 @@ class Schedules:
         from orchestrator.client import registering
 
         return registering.remove(self._client, name)
+
+    def unreadable(self) -> dict[str, str]:
+        """The schedules that this version cannot read, because they are damaged or a newer one wrote them,
+        with the reason. They do not fire."""
+        from orchestrator.client import registering
+
+        return registering.unreadable(self._client)
+
+    def remove_unreadable(self, name: str) -> tuple[str, ...]:
+        """Removes one of these and its history. Its runs stay; returned are those that are held once their
+        slice is over. Raises InputError for a schedule that can be read."""
+        from orchestrator.client import registering
+
+        return registering.remove_unreadable(self._client, name)

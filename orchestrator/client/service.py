@@ -78,8 +78,9 @@ def name_of(home: Home) -> str:
     return f"orchestrator-{hashlib.sha256(str(home.path).encode()).hexdigest()[:8]}"
 
 
-def unit(home: Home, *, system: bool = False) -> str:
-    """The text of a systemd unit for this home: of the user's manager, or (`system`) of the machine's."""
+def unit(home: Home, *, system: bool = False, standby: bool = False) -> str:
+    """The text of a systemd unit for this home: of the user's manager, or (`system`) of the machine's.
+    `standby`: it waits while another machine's controller runs."""
     given = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
     environment = "".join(
         f"Environment={_quoted(f'{name}={value}')}\n"
@@ -87,7 +88,7 @@ def unit(home: Home, *, system: bool = False) -> str:
     )
     return UNIT.format(
         home=str(home.path).replace("%", "%%").replace("\n", " "),
-        command=" ".join(map(_quoted, _command())),
+        command=" ".join(map(_quoted, _command(standby))),
         environment=environment,
         stop=STOP_SECONDS,
         user=f"User={getpass.getuser()}\n" if system else "",
@@ -95,12 +96,12 @@ def unit(home: Home, *, system: bool = False) -> str:
     )
 
 
-def plist(home: Home) -> bytes:
+def plist(home: Home, *, standby: bool = False) -> bytes:
     """The same for launchd. It restarts a controller that failed, and leaves its children alone."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
     return plistlib.dumps({
         "Label": f"dev.{name_of(home)}",
-        "ProgramArguments": list(_command()),
+        "ProgramArguments": list(_command(standby)),
         "EnvironmentVariables": {VARIABLE: str(home.path), **kept},
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
@@ -111,8 +112,9 @@ def plist(home: Home) -> bytes:
     })  # fmt: skip
 
 
-def _command() -> tuple[str, ...]:
-    return (str(Path(sys.executable).absolute()), "-P", "-m", "orchestrator", "up")
+def _command(standby: bool) -> tuple[str, ...]:
+    words = (str(Path(sys.executable).absolute()), "-P", "-m", "orchestrator", "up")
+    return (*words, "--standby") if standby else words
 
 
 def _quoted(text: str) -> str:
@@ -148,8 +150,9 @@ def look(home: Home) -> Service:
     )
 
 
-def install(home: Home) -> Service:
-    """Writes the unit, enables it and starts it. Idempotent: a changed unit replaces the old one.
+def install(home: Home, *, standby: bool = False) -> Service:
+    """Writes the unit, enables it and starts it. Idempotent: a changed unit replaces the old one, and what
+    runs starts again with it.
 
     Raises InputError on a machine without services, and BackendError if its manager refuses.
     """
@@ -159,13 +162,17 @@ def install(home: Home) -> Service:
     found.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if sys.platform == "darwin":
-        write_whole(found.path, plist(home))
+        write_whole(found.path, plist(home, standby=standby))
         if found.active:
             _do("launchctl", "bootout", f"gui/{os.getuid()}/dev.{found.name}")
         _do("launchctl", "bootstrap", f"gui/{os.getuid()}", str(found.path))
     else:
-        write_whole(found.path, unit(home).encode())
+        text = unit(home, standby=standby).encode()
+        changed = found.installed and found.path.read_bytes() != text
+        write_whole(found.path, text)
         _do("systemctl", "--user", "daemon-reload")
+        if changed:
+            _do("systemctl", "--user", "try-restart", found.path.name)
         _do("systemctl", "--user", "enable", "--now", found.path.name)
     return look(home)
 

@@ -52,7 +52,7 @@ class Submission:
 
     `plan` is the plan of a new run. `lost` names each platform and store that the config no longer has, with
     the runs that are held until it is back. `warnings`:
-    what else the user should know, in sentences.
+    what else the user should know, in sentences. `deadline`: the one that was given, in unix seconds.
     """
 
     run: Run
@@ -61,6 +61,7 @@ class Submission:
     plan: Plan | None = None
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    deadline: float | None = None
 
 
 def submit(
@@ -84,7 +85,7 @@ def submit(
                 warnings += unshared
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
-    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings)
+    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings, due)
 
 
 def config_warnings(wired: Wired) -> tuple[str, ...]:
@@ -125,23 +126,23 @@ def _recorded(
     plan = planning.planned(wired, frozen, route, ledger)
     store, now = wired.config.home_store, client.clock.now()
     event = Submitted(name, frozen.job, now, store=store, deadline=deadline)
-    warnings = _shared(wired, RunRecord(name, frozen.job, event.at)) if ledger.is_shared else ()
+    warnings = share(wired, RunRecord(name, frozen.job, now, store=store)) if ledger.is_shared else ()
     _record(wired, ledger, event)
     return name, plan, warnings
 
 
-def _shared(wired: Wired, record: RunRecord) -> tuple[str, ...]:
-    """Puts into the home store what the run's sessions need, before a controller of another machine may want
-    to start one. Returns warnings."""
-    store, job, into = wired.store(""), record.job, wired.folders.inputs
+def share(wired: Wired, record: RunRecord) -> tuple[str, ...]:
+    """Puts into its home store what the run's sessions need, before a controller of another machine may want
+    to start one. Returns warnings. `record` may stand for the runs to come of a schedule."""
+    job, into = record.job, wired.folders.inputs
     try:
         if sum(packing.size(Path(each.origin)) for each in job.inputs) <= bounds.INPUTS_BYTES_MAX:
             inputs.stage(job.inputs, into)
-        return depositing.materials(store, record, wired.folders)
+        return depositing.materials(wired.store(record.store), record, wired.folders)
     except (OrchestratorError, OSError) as error:
         return (
-            f"what the job consists of could not be put into the store {wired.config.home_store}, so only a "
-            f"controller with this home can start it: {error}",
+            f"what the job consists of could not be put into the store {record.store}, so only a controller "
+            f"with this home can start it: {error}",
         )
 
 

@@ -25,6 +25,7 @@ class Prepare:
     run now, nothing is done; this holds for a launch and a collect, too.
     `fetches`: the session fetches all but the agent from the home store, so it is put there. A checkpoint
     that the session reads where it lies is then verified here only if this is to be `thorough`.
+    `schedule`: what this machine lacks may lie in the store for the next runs of this schedule.
     """
 
     order: Order
@@ -35,6 +36,7 @@ class Prepare:
     adoptions: int = 0
     fetches: bool = False
     thorough: bool = False
+    schedule: str = ""
     kind: Literal["prepare"] = "prepare"
 
     @property

@@ -355,6 +355,7 @@ def _prepare(record: RunRecord, session: Session) -> Prepare:
         record.adoptions,
         fetches,
         thorough=fetches and (record.fruitless > 0 or record.job.without_progress == 1),
+        schedule=record.schedule,
     )
 
 

@@ -371,11 +371,13 @@ class Woken:
 
 @dataclass(frozen=True)
 class Slept:
-    """The run's slice is over, and it waits for the next one: `until` then, if that is known."""
+    """The run's slice is over, and it waits for the next one: `until` then, if that is known. `told`: its
+    schedule said so, because the date has changed; it was not decided."""
 
     at: float
     reason: str
     until: float | None = None
+    told: bool = False
     kind: Literal[Kind.SLEPT] = Kind.SLEPT
 
 

@@ -210,7 +210,8 @@ def _go(roads: Sequence[_Road], now: float) -> tuple[float, list[Leg]]:
         if road.metered:
             road.use(start + road.wait, end, used)
         at = end
-    return now + (at - now) / (1.0 - share), legs
+    begins = legs[0].start  # the wait before it comes only once
+    return begins + (at - begins) / (1.0 - share), legs
 
 
 def _next(

@@ -234,6 +234,11 @@ class Window:
     opens: int
     closes: int
 
+    def __post_init__(self) -> None:
+        """Raises ValueError for a time that no clock shows, so that a damaged record is not read as one."""
+        if not all(0 <= each < 24 * 60 for each in (self.opens, self.closes)):
+            raise ValueError(f"a window from minute {self.opens} to minute {self.closes} of a day")
+
 
 @dataclass(frozen=True)
 class Recurrence:

@@ -30,6 +30,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene
 from orchestrator.core.speed import Measurement
 
+CLOSES = "its window closes"
+
 
 class Standing(StrEnum):
     """Why a run is in the outlook."""
@@ -42,8 +44,9 @@ class Standing(StrEnum):
 
 @dataclass(frozen=True)
 class Item:
-    """One run to lay out, from `starts` on and not beyond `until` (None: as long as it takes). `view` and
-    `turn` are what is known of its sessions."""
+    """One run to lay out, from `starts` on and not beyond `until` (None: as long as it takes; else `why` says
+    what ends it), in at most so many `sessions` (0: any). `view` and `turn` are what is known of its
+    sessions."""
 
     record: RunRecord
     standing: Standing
@@ -52,6 +55,8 @@ class Item:
     view: View | None = None
     turn: float | None = None
     until: float | None = None
+    why: str = CLOSES
+    sessions: int = 0
 
 
 class Layout:
@@ -125,9 +130,9 @@ class Layout:
         if not found:
             return None
         if item.standing is Standing.SCHEDULED:
-            return Waiting(record, found, planned=starts)
+            return Waiting(record, found, planned=starts, sessions=item.sessions)
         fired = 0.0 if record.schedule in self._scene.unkept else fired_at(record) or 0.0
-        return Waiting(record, found, record.deadline or 0.0, fired=fired)
+        return Waiting(record, found, record.deadline or 0.0, fired=fired, sessions=item.sessions)
 
 
 def from_then(way: Way, starts: float, slower: float = 0.0) -> Way:
@@ -166,3 +171,8 @@ def fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Wa
 def at_step(step: int) -> Accepted:
     """A checkpoint that is expected at this step."""
     return Accepted(CheckpointRef(step, 0, ""), 0, {})
+
+
+def done_steps(record: RunRecord) -> int:
+    """The step of its newest checkpoint."""
+    return max((each.ref.step for each in record.accepted), default=0)

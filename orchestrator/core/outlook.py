@@ -13,20 +13,21 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core import itinerary as itineraries
 from orchestrator.core.calendar import Opening
+from orchestrator.core.fires import replaced, scheduled
 from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.itinerary import SOON_SECONDS, Way, fastest
-from orchestrator.core.job import Mode
-from orchestrator.core.layout import Item, Layout, Standing, as_known, at_step, fitting, from_then
+from orchestrator.core.itinerary import DONE, SOON_SECONDS, Way
+from orchestrator.core.layout import Item, Layout, Standing, as_known, done_steps, fitting, from_then
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary
 from orchestrator.core.queueing import Place
-from orchestrator.core.route import Case, judge, ways
+from orchestrator.core.route import judge, ways
 from orchestrator.core.run import RunRecord
-from orchestrator.core.scene import Coming, Scene, Watched
+from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
 
 UNKNOWN = "its speed is unknown until its first session measures it"
+SLEEPS = "it goes on when its schedule wakes it"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
 
@@ -44,8 +45,8 @@ class Alone:
 @dataclass(frozen=True)
 class Expected:
     """What is expected of one run. `hops` are its sessions, the present one first; empty if none can be told,
-    and `reason` says why. `alone`: how a run that was asked about, or that has a deadline, would end on each
-    offer alone."""
+    and `reason` says why. `planned`: when a schedule fires for it, in unix seconds. `alone`: how a run
+    that was asked about, or that has a deadline, would end on each offer alone."""
 
     run: str
     job: str
@@ -55,6 +56,7 @@ class Expected:
     deadline: float | None = None
     reason: str = ""
     alone: tuple[Alone, ...] = ()
+    planned: float | None = None
 
     @property
     def quota_seconds(self) -> float:
@@ -79,8 +81,8 @@ def foresee(scene: Scene) -> dict[str, Forecast]:
 
 def outlook(scene: Scene) -> tuple[Expected, ...]:
     """What is expected of every run of the scene: those that run, then the others as they start."""
-    running = tuple(_running(scene))
-    items = [*running, *_waiting(scene), *_scheduled(scene, running)]
+    present = [replaced(scene, each) for each in (*_running(scene), *_waiting(scene))]
+    items = [*present, *scheduled(scene, present)]
     middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
@@ -111,7 +113,8 @@ def _running(scene: Scene) -> Iterable[Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record))
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record),
+                   sessions=_sessions(record))  # fmt: skip
 
 
 def _waiting(scene: Scene) -> Iterable[Item]:
@@ -123,7 +126,7 @@ def _waiting(scene: Scene) -> Iterable[Item]:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         known = scene.measurements.get(record.job.name, ())
-        yield Item(record, standing, starts, known, until=_closes(record))
+        yield Item(record, standing, starts, known, until=_closes(record), sessions=_sessions(record))
 
 
 def _closes(record: RunRecord) -> float | None:
@@ -131,33 +134,9 @@ def _closes(record: RunRecord) -> float | None:
     return None if record.slice is None else record.slice.until
 
 
-def _scheduled(scene: Scene, running: Sequence[Item]) -> Iterable[Item]:
-    """A run for each fire, or a slice of the run that a schedule continues: it begins where the one before is
-    expected to end."""
-    growing = {each.schedule: each for each in (*scene.running, *scene.waiting) if each.schedule}
-    reached = {each.record.schedule: each.view.rest().step for each in running if each.view is not None}
-    for fire in scene.coming:
-        known = scene.measurements.get(fire.job.name, ())
-        continues = fire.job.schedule is not None and fire.job.schedule.mode is Mode.CONTINUE
-        record = RunRecord(fire.name, fire.job, fire.planned, schedule=fire.schedule, store=fire.store)
-        if continues:
-            before = growing.get(fire.schedule)
-            done = reached.get(fire.schedule, 0 if before is None else _done(before))
-            if done >= fire.job.work.total:
-                continue
-            caps = () if before is None else before.micro_batch_caps
-            record = replace(record, micro_batch_caps=caps, accepted=(at_step(done),) if done else ())
-            after = _sliced(record, replace(scene.case, measurements=known), fire)
-            reached[fire.schedule] = fire.job.work.total if after is None else after
-        yield Item(record, Standing.SCHEDULED, max(scene.now, fire.planned), known, until=fire.until)
-
-
-def _sliced(record: RunRecord, case: Case, fire: Coming) -> int | None:
-    """The step that a slice reaches on the fastest offer; None if it is not known."""
-    best = fastest(fitting(ways(record, case, fire.planned), fire.planned, fire.until))
-    if best is None or not best.rate.known:
-        return None
-    return step_after(record.job.work, _done(record), min(best.need, best.longest - best.overhead), best.rate)
+def _sessions(record: RunRecord) -> int:
+    """A slice without a window is one session."""
+    return int(record.slice is not None and record.slice.until is None)
 
 
 # --- The answer -------------------------------------------------------------------------------------------
@@ -167,7 +146,8 @@ def _expected(
     scene: Scene, item: Item, middle: Layout, early: Mapping[str, float], late: Mapping[str, float]
 ) -> Expected:
     run, record, now = item.record.run, item.record, scene.now
-    found = Expected(run, record.job.name, item.standing, deadline=record.deadline)
+    planned_at = record.submitted_at if item.standing is Standing.SCHEDULED else None
+    found = Expected(run, record.job.name, item.standing, deadline=record.deadline, planned=planned_at)
     rest = middle.rests.get(run)
     where = middle.places.get(run)
     present = () if rest is None else (_present(item, rest),)
@@ -181,9 +161,13 @@ def _expected(
         return replace(found, hops=present, reason=_why_unknown(item))
     if not _known(where):
         return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
-    hops = (*present, *planned.hops)
-    if item.until is not None and hops[-1].end >= item.until - AT_ONCE_SECONDS:
-        return replace(found, hops=_closed(item, where, hops))
+    hops = (*present, *planned.hops[: item.sessions or None])
+    if item.sessions and hops[-1].why_it_ends != DONE:
+        return replace(found, hops=hops, reason=SLEEPS)
+    if item.until is not None and planned.finish >= item.until - AT_ONCE_SECONDS:
+        return replace(
+            found, hops=_closed(item, item.until, where, hops), reason=f"{item.why} before it is done"
+        )
     if item.standing is Standing.ASKED or record.deadline is not None:
         found = replace(found, alone=tuple(_alone(where, openings, now)))
     if rest is not None and _goes_on(item, rest, planned.hops):
@@ -197,13 +181,16 @@ def _expected(
     return replace(found, hops=hops, forecast=told)
 
 
-def _closed(item: Item, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
-    """The sessions of a slice that its window ends before the run is done."""
-    last, way = hops[-1], place.legs[-1].way
+def _closed(item: Item, until: float, place: Place, hops: tuple[Hop, ...]) -> tuple[Hop, ...]:
+    """The sessions of a run that something ends before it is done. Those after LEGS_MAX are not told."""
+    hops = tuple(hop for hop in hops if hop.start < until - SOON_SECONDS) or hops[:1]
+    if hops[-1].end < until - AT_ONCE_SECONDS and hops[-1].why_it_ends != DONE:
+        return hops
+    last, way = replace(hops[-1], end=min(hops[-1].end, until)), place.legs[-1].way
     step = step_after(
         item.record.job.work, last.from_step, last.end - last.start - way.wait - way.overhead, way.rate
     )
-    return (*hops[:-1], replace(last, to_step=step, why_it_ends="its window closes"))
+    return (*hops[:-1], replace(last, to_step=step, why_it_ends=item.why))
 
 
 def _itinerary(
@@ -211,7 +198,7 @@ def _itinerary(
 ) -> Itinerary | None:
     """The run's sessions where the router places them, with what sessions are known to cost. The router
     counts less of that: the two may differ in how the run goes on, but not in where its next session is."""
-    record, done = place.waiting.record, _done(place.waiting.record)
+    record, done = place.waiting.record, done_steps(place.waiting.record)
     rough = itineraries.itinerary(record.job, place.waiting.ways, openings, now=scene.now, done_steps=done)
     if (
         rough is not None
@@ -285,7 +272,7 @@ def _alone(place: Place, openings: Mapping[tuple[str, str], Opening], now: float
     """On each offer of known speed, the earliest end first."""
     record, found = place.waiting.record, []
     for way in place.waiting.ways:
-        ends = itineraries.itinerary(record.job, [way], openings, now=now, done_steps=_done(record))
+        ends = itineraries.itinerary(record.job, [way], openings, now=now, done_steps=done_steps(record))
         if ends is not None and way.rate.known:
             low, high = RANGE_Z * (ends.finish - ends.finish_low), RANGE_Z * (ends.finish_high - ends.finish)
             found.append(Alone(*way.place, ends.finish, max(now, ends.finish - low), ends.finish + high))
@@ -301,8 +288,4 @@ def _why_unknown(item: Item) -> str:
     """Why nothing more can be told of the run."""
     if item.standing is not Standing.RUNNING:
         return item.record.standing_reason or "no offer is expected to open for it"
-    return item.record.fault or (UNKNOWN if item.view is None else "it goes on when its schedule wakes it")
-
-
-def _done(record: RunRecord) -> int:
-    return max((each.ref.step for each in record.accepted), default=0)
+    return item.record.fault or (UNKNOWN if item.view is None else SLEEPS)

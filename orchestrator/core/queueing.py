@@ -30,13 +30,15 @@ Rank = tuple[int, float, str]
 class Waiting:
     """A queued run, and how it would go on each offer that it may use. `due`: its deadline, in unix seconds;
     0: none. `planned`: a schedule will submit or wake it only then, and its place is kept free. `fired`: a
-    schedule did so then, and the place is its own."""
+    schedule did so then, and the place is its own. `sessions`: it takes at most so many now, and then sleeps;
+    0: as many as it needs."""
 
     record: RunRecord
     ways: tuple[Way, ...]
     due: float = 0.0
     planned: float = 0.0
     fired: float = 0.0
+    sessions: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +116,7 @@ def place(waiting: Waiting, calendar: Calendar) -> Place:
     if waiting.planned:
         ways = tuple(replace(way, not_before=max(way.not_before, waiting.planned)) for way in ways)
     found = legs(ways, {(each.platform, each.accelerator): each for each in openings}, calendar.now)
+    found = found[: waiting.sessions or None]
     calendar.book(hops_of(found))
     return Place(waiting, openings, found)
 

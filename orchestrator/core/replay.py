@@ -113,8 +113,8 @@ def _belongs(each: Entry, group: list[Entry]) -> bool:
 def _giver(event: Event) -> str:
     """Whose doing an event without inputs is, if it can begin a group."""
     match event:
-        case Submitted():
-            return "the user submitted the run"
+        case Submitted(schedule=schedule):
+            return "its schedule submitted the run" if schedule else "the user submitted the run"
         case Wished():
             return "the user's wish"
         case Adopted():
@@ -122,7 +122,9 @@ def _giver(event: Event) -> str:
         case Moved():
             return "the user copied the run to another store"
         case Woken():
-            return "its schedule gave the run its time"
+            return "its schedule gives it a slice"
+        case Slept(told=True):
+            return "its schedule says when it is woken"
         case Unscheduled():
             return "its schedule was removed"
         case Regained(found=found) if found:

@@ -40,8 +40,9 @@ class Coming:
 
     @property
     def name(self) -> str:
-        """What stands for its run, or the slice of it."""
-        return f"{self.schedule} {datetime.fromtimestamp(self.planned, UTC):%Y-%m-%d %H:%MZ}"
+        """What stands for its run, or the slice of it: no other fire has it."""
+        at = datetime.fromtimestamp(self.planned, UTC)
+        return f"{self.schedule} {at:%Y-%m-%d %H:%M}{f':{at:%S}' if at.second else ''}Z"
 
 
 @dataclass(frozen=True)

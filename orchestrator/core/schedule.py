@@ -224,9 +224,18 @@ def _take_due(draft: _Draft) -> None:
     for each in fired:
         if draft.schedule.ended:
             break
+        if each is not fired[-1] and _replaces(draft):
+            _skip(draft, each, "a later fire was due at the same time, and replaces it")
+            continue
         _fire(draft, each)
         _end(draft)
     draft.change(last=max(each.planned for each in due))
+
+
+def _replaces(draft: _Draft) -> bool:
+    """Whether each fire cancels the run of the one before. Of several at once, only the last then begins a
+    run: a thousand after a downtime would be submitted to be cancelled."""
+    return not draft.continues and draft.schedule.recurrence.overlap is Overlap.REPLACE
 
 
 def _chosen(draft: _Draft, due: list[Planned]) -> tuple[list[Planned], list[Planned]]:
@@ -416,7 +425,7 @@ def _tell_sleepers(draft: _Draft) -> None:
             until is not None and abs((record.until or 0.0) - until) > NEXT_TOLERANCE_SECONDS
         )
         if moved or (until is None and reason != record.reason):
-            draft.emit(record, Slept(draft.now, reason, until))
+            draft.emit(record, Slept(draft.now, reason, until, told=True))
 
 
 def _why_no_more(schedule: Schedule) -> str:

@@ -1,10 +1,13 @@
 """Brings what a session needs into this home from its run's store, if another machine submitted the run.
 
-What counts is verified to the last byte. Decides nothing about a run, and reads no path that a store names.
+`places` are the run's name and, if a schedule submitted it, the schedule's place. What counts is verified to
+the last byte. Decides nothing about a run, and reads no path that a store names.
 """
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,20 +20,24 @@ from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
 
 
-def archive(store: Store, run: str, sha256: str, target: Path) -> Path:
+def archive(store: Store, places: Sequence[str], sha256: str, target: Path) -> Path:
     """The archive of a run's source or image, in this home. Fetches it if it is not here yet.
 
     Raises Transient if the store does not have it either: the machine that submitted the run may still put it
     there.
     """
-    try:
-        fetch(store, run, sha256, target)
-    except (NotFound, CorruptCheckpoint) as error:
-        raise Transient(
-            f"what {run} consists of ({target.name[:12]}…) is neither here nor in the run's store: the "
-            f"machine that submitted it has it, so start a controller there once (`orchestrator up`): {error}"
-        ) from error
-    return target
+    errors = []
+    for place in places:
+        try:
+            fetch(store, place, sha256, target)
+        except (NotFound, CorruptCheckpoint) as error:
+            errors.append(error)
+        else:
+            return target
+    raise Transient(
+        f"what {places[0]} consists of ({target.name[:12]}…) is neither here nor in the run's store: the "
+        f"machine that submitted it has it, so start a controller there once (`orchestrator up`): {errors[0]}"
+    ) from errors[0]
 
 
 def fetch(store: Store, run: str, sha256: str, target: Path) -> None:
@@ -41,16 +48,16 @@ def fetch(store: Store, run: str, sha256: str, target: Path) -> None:
     deposits.fetch_material(store, run, sha256, target)
 
 
-def stage(store: Store, run: str, wanted: tuple[Input, ...], into: Path) -> Path | None:
+def stage(store: Store, places: Sequence[str], wanted: tuple[Input, ...], into: Path) -> Path | None:
     """The folder with a job's inputs: copied from their paths here or, if they are not there, from the store.
     Raises Rejected if neither has them."""
     try:
         return inputs.stage(wanted, into)
     except Rejected as here:
-        try:
-            return inputs.stage(wanted, into, partial(give, store, run))
-        except Rejected:
-            raise here from None
+        for place in places:
+            with contextlib.suppress(Rejected):
+                return inputs.stage(wanted, into, partial(give, store, place))
+        raise here
 
 
 def give(store: Store, run: str, wanted: Input, target: Path) -> bool:

@@ -21,8 +21,16 @@ from orchestrator.core.deposit import Deposit, archives, deposit_of
 from orchestrator.core.event import Event
 from orchestrator.core.job import frozen_image
 from orchestrator.core.run import RunRecord
+from orchestrator.engine import bringing
 from orchestrator.engine.perform import Backends
-from orchestrator.errors import OrchestratorError, Rejected, Superseded, Transient
+from orchestrator.errors import (
+    CorruptCheckpoint,
+    NotFound,
+    OrchestratorError,
+    Rejected,
+    Superseded,
+    Transient,
+)
 from orchestrator.files import write_whole
 from orchestrator.freeze import inputs, packing
 from orchestrator.home import DEPOSITED, Folders
@@ -67,7 +75,8 @@ def deposit(store: Store, name: str, record: RunRecord, folders: Folders) -> tup
 
 def materials(store: Store, record: RunRecord, folders: Folders) -> tuple[str, ...]:
     """Puts what the run's sessions need into its store: its archives, and its inputs if they are staged here.
-    Returns what could not be stored, in words. Idempotent."""
+    Returns what could not be stored, in words. Idempotent. `record` may stand for the runs to come of a
+    schedule (`deposits.of_schedule`)."""
     return (*_put_archives(store, record, folders), *_put_inputs(store, record, folders))
 
 
@@ -91,13 +100,22 @@ def _put_archives(store: Store, record: RunRecord, folders: Folders) -> tuple[st
     for sha256 in archives(record.job):
         path = folders.image(sha256) if sha256 == image else folders.bundle(sha256)
         try:
-            deposits.put_material(store, record.run, sha256, path)
-        except (
-            FileNotFoundError,
-            Rejected,
-        ) as error:  # adopted without it, the run's checkpoints stay usable
+            _put_archive(store, record, sha256, path)
+        except (FileNotFoundError, Rejected) as error:  # adopted without it, its checkpoints stay usable
             lacking.append(f"{record.run}: its archive {sha256[:12]}… cannot be stored: {error}")
     return tuple(lacking)
+
+
+def _put_archive(store: Store, record: RunRecord, sha256: str, path: Path) -> None:
+    """If it is not here, another machine has put it into the store for the runs of its schedule."""
+    try:
+        deposits.put_material(store, record.run, sha256, path)
+    except FileNotFoundError:
+        if not record.schedule:
+            raise
+        with contextlib.suppress(NotFound, CorruptCheckpoint):
+            bringing.fetch(store, deposits.of_schedule(record.schedule), sha256, path)
+        deposits.put_material(store, record.run, sha256, path)
 
 
 def _put_inputs(store: Store, record: RunRecord, folders: Folders) -> tuple[str, ...]:

@@ -305,14 +305,20 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
 def _archive(action: Prepare, backends: Backends, sha256: str, target: Path) -> Path:
     if not backends.shared or target.exists():
         return target
-    return bringing.archive(backends.store(action.store), action.order.run, sha256, target)
+    return bringing.archive(backends.store(action.store), _places(action), sha256, target)
 
 
 def _inputs(action: Prepare, backends: Backends) -> Path | None:
     order, into = action.order, backends.folders.inputs
     if not backends.shared:
         return inputs.stage(order.inputs, into)
-    return bringing.stage(backends.store(action.store), order.run, order.inputs, into)
+    return bringing.stage(backends.store(action.store), _places(action), order.inputs, into)
+
+
+def _places(action: Prepare) -> tuple[str, ...]:
+    """Where the store has what this machine lacks: with the run or, if no machine that has it has seen the
+    run yet, with its schedule."""
+    return (action.order.run, *([deposits.of_schedule(action.schedule)] if action.schedule else ()))
 
 
 def _parcelled(materials: Materials, order: Order, store: Store, keys: SessionKeys, key: str) -> Materials:

@@ -78,11 +78,13 @@ class Scheduling:
 
     def stays(self) -> str:
         """Why a controller with nothing else to do stays; empty if no schedule will fire."""
-        found = self._ledger.schedules.next_at()
-        if found is None:
-            return ""
-        schedule = self._readable(found[0])
-        return "" if schedule is None else f"stays: {_next_text(schedule, found[1])}"
+        while (found := self._ledger.schedules.next_at(besides=self._unreadable)) is not None:
+            schedule = self._readable(found[0])
+            if schedule is not None:
+                return f"stays: {_next_text(schedule, found[1])}"
+            if found[0] not in self._unreadable:  # removed meanwhile
+                break
+        return ""
 
     def _all(self) -> list[str]:
         """At the start: also schedules whose runs have ended while no controller ran."""
@@ -129,7 +131,9 @@ class Scheduling:
 
     def _readable(self, name: str) -> Schedule | None:
         try:
-            return self._ledger.schedules.one(name)
+            found = self._ledger.schedules.one(name)
+            self._unreadable.pop(name, None)
+            return found
         except BackendError as error:
             if name not in self._unreadable and "cannot be read" in str(error):
                 self._unreadable[name] = str(error)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from orchestrator.core.offer import Offer, Rejection, UntilKind, until_human, until_time
+from orchestrator.core.plausible import unusable
 from orchestrator.errors import AccessDenied, BackendError, OrchestratorError, Preparing
 from orchestrator.platforms.platform import Platform
 from orchestrator.unforeseen import Unforeseen, raise_again, sentence
@@ -35,7 +36,11 @@ class Surveyed:
 def survey(name: str, platform: Platform, unforeseen: Unforeseen = raise_again) -> Surveyed:
     """Asks a platform for its offers. Blocks. Every error becomes an answer, even an unexpected one."""
     try:
-        return Surveyed(name, platform.survey())
+        offers = platform.survey()
+        wrong = next(filter(None, map(unusable, offers)), "")
+        if wrong:
+            return Surveyed(name, trouble=f"its survey cannot be used: {wrong}")
+        return Surveyed(name, offers)
     except AccessDenied as error:
         return Surveyed(name, trouble=str(error), denied=True)
     except (BackendError, OrchestratorError, OSError) as error:

@@ -99,5 +99,7 @@ def _check_empty(connection: Connection, database: Database) -> None:
 def _insert(connection: Connection, name: str, rows: Iterable[dict[str, Any]]) -> None:
     left = iter(rows)
     while chunk := list(islice(left, CHUNK)):
+        if any(row.keys() != chunk[0].keys() for row in chunk):
+            raise InputError(f"the backup's table {name} has rows with different columns")
         target = table(name, *(column(key) for key in chunk[0]))
         connection.execute(insert(target), chunk)

@@ -6,7 +6,7 @@ fire's key is its planned instant, so it is written once. Decides nothing: `orch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +64,12 @@ class Schedules:
         with self._database.read() as connection:
             return tuple(row[0] for row in connection.execute(_DUE, {"now": now}))
 
-    def next_at(self) -> tuple[str, float] | None:
-        """The schedule for which something is to be done first, and when; None if there is none."""
-        first = select(schedules.c.name, schedules.c.next_at).where(schedules.c.next_at.is_not(None))
+    def next_at(self, besides: Collection[str] = ()) -> tuple[str, float] | None:
+        """The schedule for which something is to be done first, and when; None if there is none. `besides`:
+        schedules that do not count."""
+        first = select(schedules.c.name, schedules.c.next_at).where(
+            schedules.c.next_at.is_not(None), schedules.c.name.not_in(besides)
+        )
         with self._database.read() as connection:
             row = connection.execute(first.order_by(schedules.c.next_at, schedules.c.name).limit(1)).first()
         return None if row is None else (row[0], row[1])
@@ -158,6 +161,12 @@ class Schedules:
             connection.execute(delete(fires).where(fires.c.schedule == schedule.name))
             self._write(connection, steps)
 
+    def remove_unreadable(self, name: str) -> None:
+        """Removes a schedule that this version cannot read, with its history."""
+        with self._database.write() as connection:
+            connection.execute(delete(schedules).where(schedules.c.name == name))
+            connection.execute(delete(fires).where(fires.c.schedule == name))
+
     def _update(
         self, connection: Connection, before: Schedule, after: Schedule, next_at: float | None
     ) -> None:
@@ -193,7 +202,11 @@ def _decoded(name: str, text: str) -> Schedule:
         if found.job.schedule is None:
             raise ValueError("its job has no schedule")
     except ValueError as error:
-        raise BackendError(f"the schedule {name} cannot be read: {error}", backend="ledger") from error
+        raise BackendError(
+            f"the schedule {name} cannot be read: {error}; update the orchestrator if a newer one wrote it, "
+            f"or remove it with `orchestrator schedule rm {name}`",
+            backend="ledger",
+        ) from error
     return found
 
 

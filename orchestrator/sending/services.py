@@ -67,6 +67,7 @@ def _sent(apprise: Any, address: str, message: Message) -> bool | None:
         app_id="orchestrator",
         app_desc="notifications of the orchestrator",
         secure_logging=True,
+        http_redirects=False,  # a receiver could send the message, and the address in it, anywhere
         async_mode=False,
         plugin_paths=[],  # no code from the user's folders
         storage_mode="memory",

@@ -6,11 +6,12 @@ what a single value may look like: that is `orchestrator.spec.schema`.
 
 from __future__ import annotations
 
+import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 from orchestrator import cron
 from orchestrator.core import credentials
@@ -50,8 +51,11 @@ def zone_problem(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
+        near = difflib.get_close_matches(name, available_timezones(), 1, 0.75)
+        meant = f"did you mean {near[0]!r}? " if near else ""
         return (
-            f"given {shown(name)}; valid: a time zone that this machine knows, such as Europe/Berlin or UTC"
+            f"given {shown(name)}; {meant}valid: a time zone that this machine knows, such as Europe/Berlin "
+            "or UTC"
         )
     return None
 

@@ -16,7 +16,7 @@ ABANDONED_SECONDS = 24 * 3600.0
 _SHA256 = "[0-9a-f]{64}"
 # The keys of `checkpoints` and `deposits`. Nothing else that we put is large enough to go in parts.
 _LARGE = re.compile(
-    rf"runs/[a-z0-9][a-z0-9-]*/(?:"
+    rf"runs/(?:schedule\.)?[a-z0-9][a-z0-9-]*/(?:"
     rf"blobs/g[0-9]{{2,9}}-[0-9a-z]{{1,32}}/{_SHA256}|(?:material|inputs)/{_SHA256}"
     rf"|checkpoints/[0-9a-z-]+/manifest\.json|deposit/[0-9]{{4}}-[0-9]{{10}}-{_SHA256}\.json"
     rf")(?:{re.escape(SUFFIX)})?"

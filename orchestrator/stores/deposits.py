@@ -7,8 +7,8 @@ platforms. What it reads is only believed within limits. Below `runs/<run>/`:
     material/<sha256>                              the source's archive, and the image's
     inputs/<sha256>                                an input's archive; the sha256 is that of its content
 
-Only what this module wrote for the run is deleted here. docs/decisions/020-what-a-store-says-of-a-run.md says
-why it is a snapshot.
+Below `runs/schedule.<name>/` lie the archives for the next runs of a schedule. Only what this module wrote is
+deleted here. docs/decisions/020-what-a-store-says-of-a-run.md says why it is a snapshot.
 """
 
 from __future__ import annotations
@@ -69,6 +69,11 @@ def material_key(run: str, sha256: str) -> str:
 def input_key(run: str, sha256: str) -> str:
     """Where the archive of an input of the run lies in the store."""
     return f"runs/{run}/inputs/{sha256}"
+
+
+def of_schedule(name: str) -> str:
+    """Goes in place of a run's name for what the next runs of a schedule need. No run can be called so."""
+    return f"schedule.{name}"
 
 
 # --- Writing ----------------------------------------------------------------------------------------------
@@ -233,7 +238,7 @@ def _named_by_content(store: Store, root: str) -> tuple[Stat, ...]:
 
 
 def remove(store: Store, run: str) -> None:
-    """Removes the run's archives, then its deposits. For a run whose home is elsewhere."""
+    """Removes the archives of a run whose home is elsewhere, or of a schedule, then the run's deposits."""
     with snapshot(store):
         for stat in (*material(store, run), *_named_by_content(store, f"runs/{run}/inputs/")):
             store.delete(stat.key)

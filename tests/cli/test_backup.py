@@ -36,6 +36,7 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
     runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 900), (2, 920))]
     running = [wait_until(lambda run=run: step_of(user, run), "a checkpoint") for run in runs]  # type: ignore[misc]
     queued = user.submitted(user.job("3.yaml", total=20))
+    assert "the following arguments are required: FILE" in user("backup", code=2).err
     made = user("backup", str(tmp_path), "--json").json
     assert (made["runs"], made["notes"]) == (3, [])
     for run, step in zip(runs, running, strict=True):  # the old timeline goes on after the backup
@@ -113,6 +114,10 @@ def test_a_backup_of_older_tables_is_upgraded(tmp_path: Path) -> None:
     def older(name: str, data: bytes) -> bytes | None:
         if name.split("/")[-1] in ("schedules.jsonl", "fires.jsonl", "notifications.jsonl"):
             return None
+        if name.endswith("controller.jsonl"):
+            [row] = map(json.loads, data.splitlines())
+            del row["alike"]  # which 0003 added
+            return json.dumps(row).encode()
         return data.replace(b'"revision": "0003"', b'"revision": "0002"') if name == "manifest.json" else data
 
     rewritten(made.path, older)
@@ -176,6 +181,37 @@ def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no backup has"):
         Client(tmp_path / "two").backups.restore(made.path)
     assert not (tmp_path / "outside").exists()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "words"),
+    [
+        (b'"at": ', b'"at": "soon", "was": ', "at missing or wrong"),
+        (b'"runs": 3', b'"runs": null', "runs missing or wrong"),
+        (b'"notes": []', b'"notes": 5', "notes missing or wrong"),
+        (b'{"run":"a-run-00000000"', b'{"strange":1,"run":"a-run-00000000"', "different columns"),
+        (b'{"run":"a-run-00000001"', b'{"run":', "no row"),
+    ],
+)
+def test_a_backup_that_somebody_rewrote_is_refused_in_words(
+    tmp_path: Path, before: bytes, after: bytes, words: str
+) -> None:
+    """With digests that are right: a program that is not ours wrote it."""
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz", checkpoints=True)
+    rewritten(made.path, lambda _name, data: data.replace(before, after, 1))
+    with pytest.raises((BackendError, InputError), match=words):
+        Client(tmp_path / "two").backups.restore(made.path)
+    assert not (tmp_path / "two" / "ledger.sqlite").exists()
+
+
+def test_a_backup_cannot_write_outside_the_home_by_its_config(tmp_path: Path) -> None:
+    made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
+    config = f"stores:\n  home: {{type: folder, path: {tmp_path / 'ssh'}}}\n".encode()
+    added = {"config.yaml": config, "stores__home__authorized_keys": b"a key"}
+    rewritten(made.path, lambda _name, data: data, **added)
+    notes = Client(tmp_path / "two").backups.restore(made.path).notes
+    assert any("no store home in this home" in note for note in notes)
+    assert not (tmp_path / "ssh" / "authorized_keys").exists()
 
 
 def test_a_home_store_in_the_home_is_told_or_included(tmp_path: Path) -> None:

@@ -118,6 +118,24 @@ def test_the_job_that_was_asked_about_comes_first_with_its_deadline_and_what_a_w
     assert "3.00 EUR" in text, "30 hours on the box"
 
 
+@pytest.mark.parametrize("columns", [60, 100])
+def test_a_fire_to_come_is_told_with_its_local_time_and_waits_for_nothing_before(
+    columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also if the name of its schedule is long."""
+    fire = replace(MIXED, run="a-long-name-of-a-schedule 2026-11-27 00:00Z", job="a-long-name-of-a-schedule",
+                   standing=Standing.SCHEDULED, planned=NOW + 10 * HOUR, deadline=None,
+                   hops=(hop("box/RTX3050", 12.0, 20.0, 900, quota=False),))  # fmt: skip
+    text = said(replace(FOUND, runs=(fire,)), columns, capsys, monkeypatch)
+    [line] = [line for line in text.splitlines() if re.search(r"A+$", line)]
+    assert re.match(r"a-l.*… Thu 00:00 {5,}\.+A+$", line), line
+
+
+def test_a_plan_of_minutes_has_an_axis() -> None:
+    line = Timeline([(hop("box/cpu", 0.0, 0.25, 1),)], NOW, 60)
+    assert line.axis(BERLIN).count("|") >= 3
+
+
 def test_without_runs_it_says_so(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert said(Outlook(NOW, (), "UTC"), 80, capsys, monkeypatch) == (
         "no run is under way, waiting or scheduled\n"

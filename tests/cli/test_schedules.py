@@ -55,7 +55,7 @@ def test_a_schedule_fires_by_itself_until_it_is_removed(user: Caller) -> None:
     assert "fires next at" in user("schedule", "resume", "tiny").out
     assert "no schedule called 'tiy'; did you mean 'tiny'" in user("schedule", "show", "tiy", code=2).err
     assert "removed; its runs stay" in user("schedule", "rm", "tiny").out
-    assert user("schedule", "list", "--json").json == {"schedules": []}
+    assert user("schedule", "list", "--json").json == {"schedules": [], "unreadable": {}}
     wait_until(lambda: user.owner() is None, "the controller to leave")
 
 
@@ -64,6 +64,8 @@ def test_what_a_schedule_cannot_do_is_said_with_what_to_do(user: Caller) -> None
     assert "add --now" in user("submit", job, "--follow", code=2).err
     plain = user.job("plain.yaml")
     assert "has no schedule" in user("submit", plain, "--now", code=2).err
+    assert "has no schedule" in user("submit", plain, "--now", "--dry-run", code=2).err
+    assert "has no deadline" in user("submit", job, "--deadline", "+3h", code=2).err
     error = json.loads(user("schedule", "run", "tiny", "--json", code=2).out)["error"]
     assert error["type"] == "InputError"
 

@@ -234,6 +234,8 @@ def test_a_schedule_that_this_version_cannot_read_does_not_hide_the_others(bench
             "INSERT INTO schedules SELECT 'newer', 1, created_at, paused, next_at, run, '{}' FROM schedules"
         )
     assert [each.name for each in bench.client.schedules.all()] == ["tiny"]
+    assert list(bench.client.schedules.unreadable()) == ["newer"]
+    assert any(each.what == "schedule newer" for each in bench.client.doctor())
     said: list[str] = []
     folders = bench.client.home.folders
     engine = scheduling.Scheduling(bench.ledger, bench.fence, folders, said.append, raise_again)
@@ -242,6 +244,22 @@ def test_a_schedule_that_this_version_cannot_read_does_not_hide_the_others(bench
     [line] = [line for line in said if "newer" in line]
     assert line.startswith("the schedule newer cannot be read: ")
     assert line.endswith("; it does not fire")
+    assert "tiny fires next" in engine.stays(), "the damaged one is due first, and hides nobody"
+    assert bench.user("schedule", "list").err.count("newer cannot be read") == 1
+    bench.user("schedule", "rm", "newer")
+    assert bench.client.schedules.unreadable() == {}
+
+
+@pytest.mark.parametrize("window", [[99999, -5], [60, 1440]])
+def test_a_damaged_window_is_read_as_damage(bench: Bench, window: list[int]) -> None:
+    bench.client.schedules.register(bench.job(more=", window: '22:00-07:00'"))
+    opens, closes = window
+    with bench.ledger._database.write() as connection:
+        body = connection.exec_driver_sql("SELECT body FROM schedules").scalar()
+        text = str(body).replace('"opens":1320,"closes":420', f'"opens":{opens},"closes":{closes}')
+        connection.exec_driver_sql("UPDATE schedules SET body = ?", (text,))
+    assert bench.client.schedules.all() == ()
+    assert "a window from minute" in bench.client.schedules.unreadable()["tiny"]
 
 
 def test_a_missed_fire_is_told_in_the_transaction_that_records_it(bench: Bench) -> None:

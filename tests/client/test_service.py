@@ -123,10 +123,14 @@ def test_install_and_uninstall_are_idempotent(tmp_path: Path, monkeypatch: pytes
         assert "enable-linger" in found.advice
         assert not found.survives_reboot
     assert path.read_text() == service.unit(home)
+    assert "try-restart" not in (tmp_path / "calls").read_text()
+    service.install(home, standby=True)
+    assert _plain(read(path.read_text())["Service"]["ExecStart"])[-2:] == ["up", "--standby"]
     for _ in range(2):
         assert not service.uninstall(home).installed
     calls = (tmp_path / "calls").read_text()
     assert f"--user enable --now {path.name}" in calls
+    assert f"--user try-restart {path.name}" in calls, "what ran had the old command line"
     assert f"--user disable --now {path.name}" in calls
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,13 @@ from orchestrator.client import likeness
 from orchestrator.client.health import State
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import SystemClock
-from orchestrator.core.event import Submitted
+from orchestrator.core.event import Started, Submitted
+from orchestrator.core.job import Mode, Recurrence, RouteWish
 from orchestrator.core.run import RunRecord
+from orchestrator.core.schedule import Schedule
+from orchestrator.ledger.journal import Stored
+from orchestrator.stores import deposits
+from orchestrator.stores.folder import FolderStore
 from tests.core.runs import NOW, RUN, job
 from tests.postgresql import Server
 from tests.waiting import wait_until
@@ -119,6 +124,9 @@ def test_a_standby_says_what_its_machine_lacks(
     monkeypatch.delenv("NEEDED", raising=False)
     with first.home.ledger() as ledger:
         ledger.submit(Submitted(RUN, job(secrets=("NEEDED",)), NOW, store="disk"))
+        nightly = Recurrence("0 1 * * *", "UTC", Mode.FRESH)
+        scheduled = job(secrets=("AT_NIGHT",), schedule=nightly, route=RouteWish(platforms=("process",)))
+        ledger.schedules.add(Schedule("nightly", scheduled, "disk", NOW, NOW))
         here, there = (Wired.from_home(each.home.path, SystemClock()) for each in (first, second))
         with ledger.take_over("up", now=NOW) as takeover:
             mine = likeness.settle(ledger, here, print)
@@ -126,8 +134,11 @@ def test_a_standby_says_what_its_machine_lacks(
             doubts = list(likeness.doubts(ledger, there))
         assert [each for each in doubts if "platform process is in the config on boxa" in each]
         assert [each for each in doubts if "store disk has another type or other options on boxa" in each]
-        assert [each for each in doubts if "needs the secret NEEDED" in each]
+        assert [each for each in doubts if f"{RUN} needs the secret NEEDED" in each]
+        assert [each for each in doubts if "the schedule nightly needs the secret AT_NIGHT" in each]
+        assert [each for each in doubts if "the schedule nightly needs the platform 'process'" in each]
         monkeypatch.setenv("NEEDED", "1")
+        monkeypatch.setenv("AT_NIGHT", "1")
         alike = [each for each in likeness.doubts(ledger, here) if "on this machine" not in each]
         assert alike == []
 
@@ -150,26 +161,62 @@ def test_homes_of_one_ledger_go_by_one_id(tmp_path: Path, url: str) -> None:
     assert "by its old id" in said[0]
 
 
-def test_what_a_run_needs_is_in_the_store_before_the_run_is_known(tmp_path: Path, url: str) -> None:
-    """The controller that starts it may be on another machine."""
-    client = configured(tmp_path / "home", url)
-    source = tmp_path / "source"
+def a_job(folder: Path, **more: object) -> Path:
+    """A job's file, with a source and an input."""
+    source, data, path = folder / "source", folder / "data", folder / "job.yaml"
     source.mkdir()
     (source / "train.py").write_text("pass\n")
-    data = tmp_path / "data"
     data.write_text("42")
     spec = {
         "name": "tiny", "source": "source", "command": "python train.py",
         "work": {"total": 10, "global_batch": 8},
         "profiles": {"cpu": {"micro_batch": 8, "precision": "fp32"}},
         "inputs": [{"name": "data", "from": str(data)}],
+        **more,
     }  # fmt: skip
-    path = tmp_path / "job.yaml"
     path.write_text(yaml.safe_dump(spec))
+    return path
+
+
+def test_what_a_run_needs_is_in_the_store_before_the_run_is_known(tmp_path: Path, url: str) -> None:
+    """The controller that starts it may be on another machine."""
+    client = configured(tmp_path / "home", url)
     with client.home.ledger() as ledger, ledger.take_over("another", now=NOW):
-        submission = client.submit(path)
+        submission = client.submit(a_job(tmp_path))
         assert submission.warnings == ()
         record: RunRecord = ledger.record(submission.run.name)
     in_store = {each.name for each in (tmp_path / "home" / "store").rglob("*") if each.is_file()}
     assert record.job.bundle in in_store
     assert record.job.inputs[0].sha256 in in_store
+
+
+def test_a_schedule_fires_on_a_machine_that_has_nothing_of_its_job(tmp_path: Path, url: str) -> None:
+    shared: dict[str, object] = {
+        "stores": {"disk": {"type": "folder", "path": str(tmp_path / "disk")}}, "home_store": "disk",
+    }  # fmt: skip
+    first, second = (configured(tmp_path / name, url, **shared) for name in ("first", "second"))
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    path = a_job(mine, schedule={"cron": "0 1 1 1 *", "timezone": "UTC", "mode": "fresh"})
+    with first.home.ledger() as ledger:
+        with ledger.take_over("another", now=NOW):
+            assert first.schedules.register(path).warnings == ()
+            mine.rename(tmp_path / "on another machine")
+            (tmp_path / "first" / "bundles").rename(tmp_path / "also there")
+            fire = second.schedules.run("tiny").fire
+            assert fire is not None
+            run = fire.run
+        with standing(second.home.path) as controller:
+            wait_until(lambda: started(ledger.history(run)), lambda: str(controller.said))
+            second.run(run).cancel(discard=True)
+            wait_until(lambda: ledger.record(run).phase.final, lambda: str(controller.said))
+            wait_until(lambda: ledger.record(run).session is None, lambda: str(controller.said))
+        job = ledger.record(run).job
+        own = deposits.material(FolderStore(tmp_path / "disk"), run)
+        assert [each.key.rpartition("/")[2] for each in own] == [job.bundle]
+        first.schedules.remove("tiny")
+    assert not list((tmp_path / "disk").rglob("*schedule.tiny/*/*"))
+
+
+def started(history: Iterable[Stored]) -> bool:
+    return any(isinstance(each.event, Started) for each in history)

@@ -10,28 +10,36 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+import orchestrator
 from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.order import Order
-from orchestrator.platforms import process
 from orchestrator.platforms.catalog import build
-from orchestrator.platforms.colab import launching, machine, runner, starting
-from orchestrator.platforms.colab import memory as colab_memory
-from orchestrator.platforms.colab import platform as colab
-from orchestrator.platforms.colab import staging as colab_staging
-from orchestrator.platforms.docker import container
-from orchestrator.platforms.docker import platform as docker
-from orchestrator.platforms.kaggle import client, finding, kernel, memory, staging
-from orchestrator.platforms.kaggle import platform as kaggle
-from orchestrator.session import folder
 
-PLATFORM_CODE = tuple(
-    module.__file__
-    for module in (
-        process, folder, docker, container, kaggle, client, finding, kernel, memory, staging,
-        colab, launching, machine, runner, starting, colab_memory, colab_staging,
+# As paths, because importing all platforms would take longer than one launch.
+PLATFORM_CODE = frozenset(
+    str(Path(orchestrator.__file__).parent / name)
+    for name in (
+        "platforms/process.py",
+        "platforms/colab/launching.py",
+        "platforms/colab/machine.py",
+        "platforms/colab/memory.py",
+        "platforms/colab/platform.py",
+        "platforms/colab/runner.py",
+        "platforms/colab/staging.py",
+        "platforms/colab/starting.py",
+        "platforms/docker/container.py",
+        "platforms/docker/platform.py",
+        "platforms/kaggle/client.py",
+        "platforms/kaggle/finding.py",
+        "platforms/kaggle/kernel.py",
+        "platforms/kaggle/memory.py",
+        "platforms/kaggle/platform.py",
+        "platforms/kaggle/staging.py",
+        "session/folder.py",
     )
-)  # fmt: skip
+)
+assert all(Path(path).exists() for path in PLATFORM_CODE)
 
 
 class DeathAtLine:

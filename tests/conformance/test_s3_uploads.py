@@ -177,6 +177,7 @@ def test_what_a_killed_writer_sent_is_removed_and_nothing_else_is(
         (DEAD, 0.0, False),
         (LIVE, ABANDONED_SECONDS, True),
         (f"runs/r/inputs/{HASH}", 1e6, True),
+        (f"runs/schedule.r/material/{HASH}", 1e6, True),
         ("runs/r-1/checkpoints/0000000042-g01-a/manifest.json", 1e6, True),
         (f"runs/r-1/deposit/0000-0000000001-{HASH}.json.age", 1e6, True),
         ("runs/r-1/blobs/g01-a/b1", 1e6, False),

@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.core.calendar import Calendar
 from orchestrator.core.event import Slice
-from orchestrator.core.job import Claim, Job, Mode, Precision, Profile, Recurrence, Work
+from orchestrator.core.job import Claim, Job, Mode, Overlap, Precision, Profile, Recurrence, Work
 from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, until_human, until_time
@@ -317,7 +317,8 @@ def test_a_fire_takes_its_place_from_runs_that_wait() -> None:
     assert all(before[1] <= after[0] + 60.0 for before, after in pairwise(spans)), spans
 
 
-def test_a_slice_that_runs_now_ends_with_its_session_and_the_next_fire_goes_on_from_there() -> None:
+def test_a_slice_that_runs_now_ends_with_its_session_and_a_fire_after_it_goes_on_from_there() -> None:
+    """The first fire comes while the run is awake, and begins no slice of its own."""
     job = nightly(20.0, Mode.CONTINUE)
     runs = replace(
         alive("nightly-abcdefgh", 20.0, KAGGLE, since=HOUR),
@@ -326,9 +327,79 @@ def test_a_slice_that_runs_now_ends_with_its_session_and_the_next_fire_goes_on_f
         slice=Slice(NOW - HOUR),
     )
     scene = Scene(NOW, Case((KAGGLE,)), (runs,), watched={runs.run: seen(runs, 3600)},
-                  coming=fires(job, None, days=1))  # fmt: skip
+                  coming=fires(job, None, days=2))  # fmt: skip
     now, later = outlook(scene)
     assert len(now.hops) == 1
     assert now.forecast is None
     assert now.reason == "it goes on when its schedule wakes it"
     assert later.hops[0].from_step == now.hops[0].to_step > 3600
+    assert later.run.startswith("nightly 2026-")
+    assert later.hops[0].start >= fires(job, None, days=2)[1].planned
+
+
+def test_a_slice_without_a_window_is_one_session() -> None:
+    """25 hours in sessions of 12: three nights, of which the last one ends the run."""
+    found = outlook(Scene(NOW, Case((KAGGLE,)), coming=fires(nightly(25.0, Mode.CONTINUE), None, days=4)))
+    assert [len(each.hops) for each in found] == [1, 1, 1]
+    assert [each.hops[0].why_it_ends for each in found] == ["session limit", "session limit", "done"]
+    assert [each.reason for each in found][:2] == ["it goes on when its schedule wakes it"] * 2
+    steps = [each.hops[0].to_step for each in found]
+    assert steps[0] < steps[1] < steps[2] == 25 * 3600
+    for before, after in pairwise(found):
+        assert before.hops[0].to_step == pytest.approx(after.hops[0].from_step, rel=0.01)
+
+
+def test_fires_within_one_window_are_one_slice() -> None:
+    often = tuple(replace(each, planned=each.planned + 600.0 * n) for each in
+                  fires(nightly(9.0, Mode.CONTINUE), 4.0) for n in range(3))  # fmt: skip
+    found = outlook(Scene(NOW, Case((BOX,)), coming=often))
+    assert len(found) == 3
+    assert found[0].reason == "its window closes before it is done"
+
+
+def test_a_window_is_kept_over_more_sessions_than_are_planned_one_by_one() -> None:
+    box = replace(BOX, traits=replace(BOX.traits, session_seconds=120.0, setup_seconds=20.0))
+    [found] = outlook(Scene(NOW, Case((box,)), coming=fires(nightly(9.0, Mode.CONTINUE), 1.0, days=1)))
+    assert found.forecast is None
+    assert found.hops[-1].end <= NOW + 6.0 * HOUR
+    assert found.reason == "its window closes before it is done"
+
+
+@pytest.mark.parametrize(
+    ("overlap", "spans"),
+    [
+        (Overlap.SKIP, [(5.0, 41.0), (53.0, 89.0)]),
+        (Overlap.QUEUE, [(5.0, 41.0), (41.0, 77.0), (77.0, 113.0)]),
+        (Overlap.REPLACE, [(5.0, 29.0), (29.0, 53.0), (53.0, 89.0)]),
+    ],
+)
+def test_a_run_that_outlasts_the_next_fire_overlaps_as_its_schedule_says(
+    overlap: Overlap, spans: list[tuple[float, float]]
+) -> None:
+    """A run of 36 hours, each day."""
+    each_day = nightly(36.0, Mode.FRESH)
+    assert each_day.schedule is not None
+    each_day = replace(each_day, schedule=replace(each_day.schedule, overlap=overlap))
+    found = outlook(Scene(NOW, Case((replace(BOX, slots=3),)), coming=fires(each_day, None)))
+    assert [hours_of(each)[0][1:] for each in found] == [pytest.approx(span, abs=0.2) for span in spans]
+
+
+def test_two_fires_in_one_minute_are_two_runs() -> None:
+    job = replace(nightly(1.0, Mode.FRESH), schedule=Recurrence("x", mode=Mode.FRESH, overlap=Overlap.QUEUE))
+    coming = tuple(Coming("nightly", job, NOW + at) for at in (0.0, 20.0, 40.0))
+    found = outlook(Scene(NOW, Case((replace(BOX, slots=3),)), coming=coming))
+    assert len({each.run for each in found}) == 3
+    assert [each.planned for each in found] == [NOW, NOW + 20.0, NOW + 40.0]
+
+
+def test_a_wait_counts_once_in_what_is_extrapolated() -> None:
+    """More sessions than are planned one by one, after a wait of a day."""
+    box = replace(BOX, traits=replace(BOX.traits, session_seconds=HOUR))
+    later = replace(box, unavailable=Unavailable("away", until_time(NOW + 24 * HOUR)))
+    at_once, waits = (
+        outlook(Scene(NOW, Case((offer,)), waiting=(waiting("long", 60.0),)))[0].forecast
+        for offer in (box, later)
+    )
+    assert at_once is not None
+    assert waits is not None
+    assert waits.end - at_once.end == pytest.approx(24 * HOUR, abs=600.0)

@@ -16,6 +16,7 @@ from orchestrator.core.queueing import (
     fired_at,
     in_order,
     lay_out,
+    place,
 )
 from orchestrator.core.run import apply
 from tests.core.offers import DAY, HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, ways_of
@@ -23,9 +24,17 @@ from tests.core.runs import assigned
 from tests.core.runs import record as tiny
 
 
-def waiting(hours: float, *offers: Offer, age: float = 0.0, **changes: float) -> Waiting:
+def waiting(
+    hours: float,
+    *offers: Offer,
+    age: float = 0.0,
+    due: float = 0.0,
+    planned: float = 0.0,
+    fired: float = 0.0,
+    sessions: int = 0,
+) -> Waiting:
     found = record(hours, submitted_at=NOW - age)
-    return Waiting(found, ways_of(found, *offers), **changes)
+    return Waiting(found, ways_of(found, *offers), due, planned, fired, sessions)
 
 
 def names(queue: list[Waiting], now: float = NOW) -> list[str]:
@@ -110,3 +119,13 @@ def test_a_session_that_is_overdue_is_expected_to_take_a_little_longer() -> None
     assert running is not None
     late = running.assigned_at + 10 * DAY
     assert late < expected_stay(running, 10, late).end <= late + DAY
+
+
+def test_a_run_that_sleeps_after_one_session_takes_no_more_of_the_calendar() -> None:
+    offer = kaggle()
+    calendar = Calendar((offer,), (), NOW)
+    first = place(waiting(60.0, offer, sessions=1), calendar)
+    assert len(first.legs) == 1
+    second = place(waiting(1.0, offer), calendar)
+    assert second.start is not None
+    assert second.start <= first.legs[0].end + HOUR

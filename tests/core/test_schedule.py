@@ -178,6 +178,16 @@ def test_overlap_replace_cancels_the_earlier_run_without_discarding_its_work() -
     assert decide(schedule(run="nightly-1", overlap=Overlap.REPLACE), due(5.0), [again], NOW).changes == ()
 
 
+def test_of_several_fires_at_once_only_the_last_replaces_the_earlier_run() -> None:
+    given = schedule(run="nightly-1", overlap=Overlap.REPLACE, catch_up=CatchUp.ALL)
+    steps = decide(given, due(9000.0, 7200.0, 5.0), [run()], NOW)
+    assert [fire.outcome for fire in steps.fires] == [FireOutcome.SKIPPED] * 2 + [FireOutcome.SUBMITTED]
+    assert len(steps.submissions) == 1
+    [(changed, (wished,))] = steps.changes
+    assert changed.run == "nightly-1"
+    assert isinstance(wished, Wished)
+
+
 def test_a_fresh_run_with_a_window_sleeps_outside_it_and_wakes_at_each_opening() -> None:
     given = schedule(window=NIGHT)
     open_now = replace(due(5.0, closes=NOW + HOUR), closes=NOW + HOUR, opens=NOW + 20 * HOUR)
@@ -281,10 +291,10 @@ def test_a_sleeping_run_learns_when_its_next_slice_is() -> None:
     given = schedule(Mode.CONTINUE, run="nightly-1")
     agenda = Agenda(following=Planned(NOW + DAY, NOW + DAY))
     [(_, [event])] = decide(given, agenda, [asleep], NOW).changes
-    assert event == Slept(NOW, "asleep until 2026-09-22 14:13Z: schedule nightly", NOW + DAY)
+    assert event == Slept(NOW, "asleep until 2026-09-22 14:13Z: schedule nightly", NOW + DAY, told=True)
     assert decide(given, agenda, [apply(asleep, event)], NOW).changes == ()
     [(_, [paused])] = decide(replace(given, paused_at=NOW), agenda, [asleep], NOW).changes
-    assert paused == Slept(NOW, "asleep: schedule nightly is paused", None)
+    assert paused == Slept(NOW, "asleep: schedule nightly is paused", None, told=True)
 
 
 def test_a_run_whose_schedule_is_gone_is_left_alone() -> None:

@@ -31,7 +31,7 @@ def run_demo(user: User, job: Path) -> tuple[str, Path]:
     run = str(user.answer("ps", "--all")["runs"][0]["run"])
     assert re.search(rf"^{run} +done in .*, in \d+ sessions$", said, re.MULTILINE), said
     assert re.search(r"saved step \d+ and left for the session's deadline", said), said
-    assert re.search(r"steps/s  loss [\d.]+  .* done in about [\d:]+ \(", said), said
+    assert re.search(r"steps/s  loss [\d.]+  done in about [\d:]+ \(", said), said
     [folder] = re.findall(r"^folder +(/.*)$", said, re.MULTILINE)
     for command in ("show", "why", "logs", "pull"):
         assert re.search(rf"orchestrator {command} {run}", said), said

@@ -9,7 +9,7 @@ from tests.end_to_end.user import User
 
 @pytest.mark.timeout(900)
 def test_the_decisions_of_a_real_run_replay(user: User) -> None:
-    run = user.submit(command="python train.py {steps} --pause 0.05 --nan-at 40")
+    run = user.submit(command="python train.py {steps} --pause 0.05 --nan-at 40 --hold-at 60")
     user.wait_for(run, lambda r: r.accepted, "a checkpoint")
     user.run("hold", run)
     user.run("release", run)

@@ -26,7 +26,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import OrchestratorError
 from orchestrator.ledger import Ledger, Stored
-from tests import waiting
+from tests import waiting, warm
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).parent / "source"
@@ -185,18 +185,21 @@ class User:
 
     def start(self, *words: str, through: Sequence[str] = (), **more: Any) -> subprocess.Popen[str]:
         """Starts `orchestrator <words>` with this home; with `through`, by way of another program."""
-        given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
         return subprocess.Popen(
             [*through, str(_COMMAND), *words],
             cwd=self.folder,
-            # No index: a job's requirements are not locked, because no test may ask one on the internet.
-            env={**given, "ORCHESTRATOR_HOME": str(self.home), "PIP_NO_INDEX": "1"},
+            env=self._environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
             **more,
         )
+
+    def _environment(self) -> dict[str, str]:
+        given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
+        # No index: a job's requirements are not locked, because no test may ask one on the internet.
+        return {**given, "ORCHESTRATOR_HOME": str(self.home), "PIP_NO_INDEX": "1"}
 
     def run(self, *words: str, expect: int = 0, through: Sequence[str] = ()) -> str:
         """The output of `orchestrator <words>`, with the errors last. It must exit with this code."""
@@ -207,14 +210,21 @@ class User:
         return json.loads(self._said((*words, "--json"), expect)[0])
 
     def _said(self, words: Sequence[str], expect: int, through: Sequence[str] = ()) -> tuple[str, str]:
+        code, output, errors = self._to_its_end(words, through)
+        said = f"left with {code}:\n{output}\n{errors}\n{self.story()}"
+        assert code == expect, f"`orchestrator {' '.join(words)}` {said}"
+        return output, errors
+
+    def _to_its_end(self, words: Sequence[str], through: Sequence[str]) -> warm.Ended:
+        if not through and warm.is_same(words, {}):
+            program, environ = "orchestrator", self._environment()
+            return warm.run((program, *words), self.folder, environ, None, COMMAND_PATIENCE)
         with self.start(*words, through=through) as process:
             try:
                 output, errors = process.communicate(timeout=COMMAND_PATIENCE)
             finally:
                 process.kill()
-        said = f"left with {process.returncode}:\n{output}\n{errors}\n{self.story()}"
-        assert process.returncode == expect, f"`orchestrator {' '.join(words)}` {said}"
-        return output, errors
+        return warm.Ended(process.returncode, output, errors)
 
     def write_job(self, **changes: object) -> Path:
         """Writes a spec whose source are the training scripts of this folder; `changes` are its keys."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,10 @@ SMALL: dict[str, dict[str, Any]] = {
 }
 
 
-def copied(folder: Path) -> Path:
+def copied(folder: Path, packages: Sequence[str] = PACKAGES) -> Path:
     """A few packages of the standard library."""
     library = Path(sysconfig.get_paths()["stdlib"])
-    for package in PACKAGES:
+    for package in packages:
         shutil.copytree(library / package, folder / package, ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 

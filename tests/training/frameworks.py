@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.training import EXIT_SAVED
 from tests.training.scripts import finish, started, steps, until
 
-FORKS = Path(__file__).with_name("forks.py")
 
+@dataclass(frozen=True)
+class Library:
+    """A library that scripts start warm with: `kind` of tests/warm_server.py."""
 
-class Forks:
-    """A process that has imported a library and runs scripts."""
-
-    def __init__(self, process: subprocess.Popen[str]) -> None:
-        self._process = process
+    kind: str
 
     def run(self, folder: Path, script: Path, *arguments: object) -> int:
         """The exit code of a run in this folder, which resumes from its newest checkpoint."""
         folder.mkdir(exist_ok=True)
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps([str(folder), str(script), *map(str, arguments)]) + "\n")
-        self._process.stdin.flush()
-        code = int(self._process.stdout.readline())
-        assert code != 1, (folder / "log").read_text()
-        return code
+        with started([str(script), *map(str, arguments)], folder, kind=self.kind) as process:
+            output = finish(process)
+        assert process.returncode != 1, output
+        assert process.returncode is not None
+        return process.returncode
 
     def disturbed(self, folder: Path, script: Path, *arguments: object, events: tuple[str, ...]) -> None:
         """A run that is interrupted by each event (`term:STEP`, `kill:STEP`) in turn, and then completes."""
@@ -41,13 +35,7 @@ class Forks:
         assert self.run(folder, script, *arguments) == 0
 
 
-@contextmanager
-def forks(folder: Path, *modules: str) -> Iterator[Forks]:
-    with started([str(FORKS), *modules], folder) as process:
-        yield Forks(process)
-
-
-def keeps_the_contract(library: Forks, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
+def keeps_the_contract(library: Library, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
     """The example as a user would copy it: it is asked to save, asked to stop, resumed, killed and completed.
 
     The last part runs without the orchestrator. Returns the last checkpoint, and the one of an uninterrupted
@@ -57,7 +45,7 @@ def keeps_the_contract(library: Forks, example: Path, folder: Path, total: int) 
     given: dict[str, object] = {"SAVE_REQUEST": request, "PROGRESS": progress}
     first, second = folder / "first", folder / "last/checkpoints"
     command = [str(example), str(total), "2"]
-    with started(command, folder, {**given, "CHECKPOINT_DIR": first}) as process:
+    with started(command, folder, {**given, "CHECKPOINT_DIR": first}, kind=library.kind) as process:
         until(progress.exists, process)
         request.write_text("1")
         until(lambda: steps(first), process)
@@ -66,7 +54,7 @@ def keeps_the_contract(library: Forks, example: Path, folder: Path, total: int) 
     assert process.returncode == EXIT_SAVED, output
     left = steps(first)[-1]
     given |= {"RESUME_FROM": first / f"step-{left}", "CHECKPOINT_DIR": second}
-    with started(command, folder, given) as process:
+    with started(command, folder, given, kind=library.kind) as process:
         until(lambda: _reports(progress)[-1]["step"] > left, process)
         request.write_text("2")
         until(lambda: steps(second), process)

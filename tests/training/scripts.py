@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import os
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 900.0  # on a machine that others use as well
@@ -18,32 +18,34 @@ PATIENCE_SECONDS = 900.0  # on a machine that others use as well
 
 @contextmanager
 def started(
-    command: Sequence[str], cwd: Path, given: Mapping[str, object] | None = None, *paths: Path
-) -> Iterator[subprocess.Popen[str]]:
-    """A running Python script with only the given ORCHESTRATOR_* variables. Killed if a test ends early."""
+    command: Sequence[str],
+    cwd: Path,
+    given: Mapping[str, object] | None = None,
+    *paths: Path,
+    kind: str = "training",
+) -> Iterator[warm.Process]:
+    """A running Python script with only the given ORCHESTRATOR_* variables. Killed if a test ends early.
+
+    It starts warm: torch is there already, and so is what an optimizer imports. `kind` is another one of
+    tests/warm_server.py."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
     environ |= {f"ORCHESTRATOR_{name}": str(value) for name, value in (given or {}).items()}
-    process = subprocess.Popen(
-        [sys.executable, *command], cwd=cwd, env=environ, text=True,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    with process:
+    with warm.Process(kind, command, cwd, environ, apart=False) as process:
         try:
             yield process
         finally:
             process.kill()
 
 
-def finish(process: subprocess.Popen[str]) -> str:
+def finish(process: warm.Process) -> str:
     """Waits for its end and returns its output. Its exit code is then in `returncode`."""
     output, _ = process.communicate(timeout=PATIENCE_SECONDS)
     return output
 
 
-def until_printed(process: subprocess.Popen[str], line: str) -> None:
+def until_printed(process: warm.Process, line: str) -> None:
     """Blocks until the script prints this line. If the script ends first, fails with all its output."""
-    assert process.stdout is not None
     seen = []
     for printed in process.stdout:
         seen.append(printed)
@@ -52,14 +54,13 @@ def until_printed(process: subprocess.Popen[str], line: str) -> None:
     raise AssertionError(f"ended without {line!r}:\n{''.join(seen)}")
 
 
-def go_on(process: subprocess.Popen[str]) -> None:
+def go_on(process: warm.Process) -> None:
     """Releases a script that waits on its standard input."""
-    assert process.stdin is not None
     process.stdin.write("\n")
     process.stdin.flush()
 
 
-def until(condition: Callable[[], object], process: subprocess.Popen[str]) -> None:
+def until(condition: Callable[[], object], process: warm.Process) -> None:
     """Blocks until the condition holds. Fails if the script ends first, or after PATIENCE_SECONDS."""
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,20 +10,13 @@ import torch
 from safetensors.torch import load_file
 
 from orchestrator.training import Training
-from tests.training.frameworks import Forks, forks, keeps_the_contract
+from tests.training.frameworks import Library, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 TOY = Path(__file__).with_name("toy_huggingface.py")
 TOTAL = 11
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    with forks(
-        tmp_path_factory.mktemp("library"), "transformers.trainer", "transformers.models.bert"
-    ) as found:
-        yield found
+LIBRARY = Library("transformers")
 
 
 def outcome(checkpoint: Path) -> dict[str, torch.Tensor]:
@@ -49,22 +41,20 @@ def same(one: Path, other: Path) -> bool:
     ],
 )
 def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
-    library: Forks, tmp_path: Path, accumulate: int, events: tuple[str, ...]
+    tmp_path: Path, accumulate: int, events: tuple[str, ...]
 ) -> None:
-    assert library.run(tmp_path / "whole", TOY, 0, accumulate) == 0
+    assert LIBRARY.run(tmp_path / "whole", TOY, 0, accumulate) == 0
     for workers in (0, 2):
         folder = tmp_path / f"disturbed-{workers}"
-        library.disturbed(folder, TOY, workers, accumulate, events=events)
+        LIBRARY.disturbed(folder, TOY, workers, accumulate, events=events)
         assert same(tmp_path / f"whole/checkpoints/step-{TOTAL}", folder / f"checkpoints/step-{TOTAL}")
     assert not same(tmp_path / "whole/checkpoints/step-9", tmp_path / f"whole/checkpoints/step-{TOTAL}")
     assert steps(tmp_path / "whole/checkpoints") == [3, 6, 9, TOTAL]
     assert list((tmp_path / "whole/trainer").iterdir()) == []
 
 
-def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(
-    library: Forks, tmp_path: Path
-) -> None:
-    last, whole = keeps_the_contract(library, ROOT / "docs/examples/huggingface_trainer.py", tmp_path, 120)
+def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(tmp_path: Path) -> None:
+    last, whole = keeps_the_contract(LIBRARY, ROOT / "docs/examples/huggingface_trainer.py", tmp_path, 120)
     assert same(last, whole)
     from transformers import BertForMaskedLM
 

@@ -11,17 +11,12 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.training.adapters.stateless import stateless
-from tests.training.frameworks import Forks, forks, keeps_the_contract
+from tests.training.frameworks import Library, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 TOY = Path(__file__).with_name("toy_lightning.py")
-
-
-@pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
-    with forks(tmp_path_factory.mktemp("library"), "lightning.pytorch") as found:
-        yield found
+LIBRARY = Library("lightning")
 
 
 def outcome(checkpoint: Path) -> dict[str, Any]:
@@ -49,12 +44,12 @@ def same(one: Path, other: Path) -> bool:
     ],
 )
 def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
-    library: Forks, tmp_path: Path, accumulate: int, events: tuple[str, ...], total: int
+    tmp_path: Path, accumulate: int, events: tuple[str, ...], total: int
 ) -> None:
-    assert library.run(tmp_path / "whole", TOY, 0, accumulate) == 0
+    assert LIBRARY.run(tmp_path / "whole", TOY, 0, accumulate) == 0
     for workers in (0, 2):
         folder = tmp_path / f"disturbed-{workers}"
-        library.disturbed(folder, TOY, workers, accumulate, events=events)
+        LIBRARY.disturbed(folder, TOY, workers, accumulate, events=events)
         assert same(tmp_path / f"whole/checkpoints/step-{total}", folder / f"checkpoints/step-{total}")
     assert steps(tmp_path / "whole/checkpoints") == sorted({*range(3, total, 3), total})
     assert outcome(tmp_path / f"whole/checkpoints/step-{total}")["rate"] < 1e-3
@@ -77,10 +72,8 @@ def loaded(checkpoint: Path) -> torch.nn.Module:
     return Model.load_from_checkpoint(checkpoint)
 
 
-def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(
-    library: Forks, tmp_path: Path
-) -> None:
-    last, whole = keeps_the_contract(library, ROOT / "docs/examples/lightning_trainer.py", tmp_path, 120)
+def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(tmp_path: Path) -> None:
+    last, whole = keeps_the_contract(LIBRARY, ROOT / "docs/examples/lightning_trainer.py", tmp_path, 120)
     assert same(last, whole)
     model = loaded(last / "lightning.ckpt")
     saved = outcome(last)

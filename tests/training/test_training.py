@@ -238,9 +238,8 @@ training = Training.from_environment()
 training.save(1, {"x": 1}, required=True)
 late = Late()
 """
-    with started(["-c", script], tmp_path, {"CHECKPOINT_DIR": tmp_path / "c"}) as process:
-        finish(process)
-    assert process.returncode == 0
+    environ = {"ORCHESTRATOR_CHECKPOINT_DIR": str(tmp_path / "c"), "PYTHONPATH": str(ROOT)}
+    assert subprocess.run([sys.executable, "-c", script], env=environ).returncode == 0
 
 
 def test_it_needs_nothing_of_ours_and_no_torch_to_start() -> None:
