@@ -73,7 +73,7 @@ SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is wh
         (bugs.forgets_that_it_was_seen, leavings.nobody_alive_is_given_up_on_a_lie, 30),
         (bugs.takes_any_release_for_consent, leavings.no_second_session_while_the_first_may_bill, 1921),
         (bugs.believes_that_nothing_was_left, leavings.what_was_seen_is_collected_before_it_is_discarded, 1),
-        (bugs.looks_no_more_once_it_is_held, leavings.what_appears_is_gone_on_with, 92),
+        (bugs.looks_no_more_once_it_is_held, leavings.what_appears_is_gone_on_with, 16),
         (bugs.asks_a_person_about_a_glitch, leavings.nobody_is_held_without_need, 16),
         (bugs.asks_a_person_about_the_third_refusal, leavings.nobody_is_held_without_need, 363),
         (bugs.makes_anew_what_was_refused, leavings.a_refused_launch_keeps_what_is_prepared, 13),
