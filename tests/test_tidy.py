@@ -214,7 +214,21 @@ def test_a_citation_of_what_exists_is_not_found(line: str) -> None:
     assert not list(tidy.citations(line, PAGES))
 
 
-def test_nothing_private_is_tracked() -> None:
+TOP_LEVEL = frozenset(
+    ".ci .dockerignore .env .gitignore CHANGELOG.md CONTRIBUTING.md Dockerfile LICENSE Makefile NOTICE README.md "
+    "SECURITY.md benchmarks changes compose.engine.yaml compose.yaml docs images jobs orchestrator pyproject.toml "
+    "scripts tests".split()
+)  # fmt: skip
+
+
+def tracked() -> list[str]:
     done = subprocess.run(["git", "-C", str(ROOT), "ls-files"], capture_output=True, text=True)
-    tracked = done.stdout.splitlines() if done.returncode == 0 else []
-    assert not [path for path in tracked if path.startswith((".venv/", ".demo/")) or path.endswith(".pyc")]
+    return done.stdout.splitlines() if done.returncode == 0 else []
+
+
+def test_nothing_private_is_tracked() -> None:
+    assert not [path for path in tracked() if path.startswith((".venv/", ".demo/")) or path.endswith(".pyc")]
+
+
+def test_nothing_strays_into_the_top_level() -> None:
+    assert {path.partition("/")[0] for path in tracked()} <= TOP_LEVEL

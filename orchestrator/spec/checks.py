@@ -6,7 +6,6 @@ what a single value may look like: that is `orchestrator.spec.schema`.
 
 from __future__ import annotations
 
-import difflib
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from orchestrator import cron
 from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
+from orchestrator.core.wording import did_you_mean
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
 from orchestrator.spec.mistakes import unknown
@@ -51,10 +51,8 @@ def zone_problem(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
-        near = difflib.get_close_matches(name, available_timezones(), 1, 0.75)
-        meant = f"did you mean {near[0]!r}? " if near else ""
         return (
-            f"given {shown(name)}; {meant}valid: a time zone that this machine knows, such as Europe/Berlin "
+            f"given {shown(name)}; {did_you_mean(name, available_timezones())}valid: a time zone that this machine knows, such as Europe/Berlin "
             "or UTC"
         )
     return None
