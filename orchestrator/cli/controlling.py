@@ -6,10 +6,13 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from orchestrator.cli import shield, story
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.output import simple
 from orchestrator.client.controller_log import STATED, ControllerLog, Entry, Level
 from orchestrator.clock import utc_text
 from orchestrator.core.event import Ended, Event
@@ -119,12 +122,21 @@ class _Speaker:
         if self._alone:
             return
         with contextlib.suppress(OSError):  # output that cannot be written must not stop the controller
-            self._call.out.record({**entry.json(), "body": event})
+            self._call.out.record({**entry.json(), "body": _masked(simple(event), self._mask)})
             self._call.out.say(text_of(entry))
             sys.stdout.flush()
             if self._log.trouble and not self._complained:
                 self._complained = True
                 self._call.out.remark(f"the controller's log cannot be written: {self._log.trouble}")
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    """JSON with every text masked. Masking the encoded line could cut an escape in two."""
+    if isinstance(value, dict):
+        return {mask(key): _masked(each, mask) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each, mask) for each in value]
+    return mask(value) if isinstance(value, str) else value
 
 
 def _level(event: Event) -> Level:
