@@ -49,11 +49,14 @@ def submit(call: Call) -> int:
         )
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
-    done = call.client.schedules.register(given.job, platforms=given.platform, now=given.now)
+    done = call.client.schedules.register(
+        given.job, platforms=given.platform, now=given.now, unless_running=given.unless_running
+    )
     status, zone = done.status, done.status.schedule.recurrence.timezone
     call.out.done = f"the schedule {status.name} was {done.what}"
     tell_unlocked(call, done.plan)
-    run = None if done.fire is None or not done.fire.run else Run(call.client, done.fire.run)
+    name = _run_name(done)
+    run = Run(call.client, name) if name else None
     follows = given.follow and run is not None
     (call.out.record if follows else call.out.document)(_registration_json(done))
     call.out.say(f"{call.out.paint(status.name, 'bold')}  {_WHAT[done.what]}")
@@ -80,10 +83,15 @@ def submit(call: Call) -> int:
     return Exit.OK
 
 
+def _run_name(done: Registration) -> str:
+    """The run that firing it now gave, or that was under way already."""
+    return done.under_way if done.fire is None else done.fire.run
+
+
 def _registration_json(done: Registration) -> dict[str, object]:
     return {
         "schedule": _status_json(done.status), "registered": done.what, "changes": done.changes,
-        "run": done.fire.run if done.fire and done.fire.run else None, "fire": done.fire,
+        "run": _run_name(done) or None, "fire": done.fire,
         "not_fired": done.not_fired or None, "verdict": done.plan.verdict,
         "leaves": shown.document(done.plan), "controller_started": done.controller_started,
     }  # fmt: skip

@@ -33,10 +33,16 @@ class Schedules:
         return spec.load(Path(job)).job.schedule is not None
 
     def register(
-        self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = (), now: bool = False
+        self,
+        job: str | os.PathLike[str],
+        *,
+        platforms: str | Iterable[str] = (),
+        now: bool = False,
+        unless_running: bool = False,
     ) -> Registration:
         """Freezes the scheduled job in this YAML file and registers its schedule, or edits the one of this
-        name. Makes sure that a controller runs. `now`: it also fires once at once.
+        name. Makes sure that a controller runs. `now`: it also fires once at once; with `unless_running` not
+        if a run of this job is under way. A growing run that sleeps is not: firing wakes it.
 
         `platforms`: use only these. Raises the same errors as `Client.submit`, and InputError for a job
         without a schedule, or for an edit that would change what a growing run computes.
@@ -44,7 +50,7 @@ class Schedules:
         from orchestrator.client import registering
 
         names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
-        return registering.register(self._client, job, names, now=now)
+        return registering.register(self._client, job, names, now=now, unless_running=unless_running)
 
     def all(self) -> tuple[ScheduleStatus, ...]:
         """Every schedule, by name."""

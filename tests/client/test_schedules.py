@@ -102,6 +102,33 @@ def test_now_fires_at_once_and_the_same_moment_never_twice(bench: Bench) -> None
     assert len(bench.client.runs()) == 1
 
 
+def test_unless_running_spares_the_run_that_a_fire_would_replace(bench: Bench) -> None:
+    replacing = bench.job("fresh", ", overlap: replace")
+    first = bench.client.schedules.register(replacing, now=True).fire
+    assert first is not None
+    bench.clock.advance(1.0)
+    said = bench.user("submit", replacing.name, "--now", "--unless-running", "--json").json
+    assert (said["run"], said["fire"]) == (first.run, None)
+    assert said["not_fired"] == f"{first.run} is under way"
+    assert bench.run().wish is None, "it is not cancelled"
+    assert len(bench.client.runs()) == 1
+    bench.ledger.append(bench.run(), [Cancelled(runs.NOW)], due_at=None)
+    done = bench.client.schedules.register(replacing, now=True, unless_running=True)
+    assert done.fire is not None
+    assert done.fire.run != first.run
+
+
+def test_unless_running_wakes_a_growing_run_that_sleeps(bench: Bench) -> None:
+    register = bench.client.schedules.register
+    register(bench.job(), now=True)
+    bench.clock.advance(1.0)
+    assert register(bench.job(), now=True, unless_running=True).under_way == bench.run().run
+    bench.ledger.append(bench.run(), [Slept(runs.NOW, "asleep")], due_at=None)
+    done = register(bench.job(), now=True, unless_running=True)
+    assert done.fire is not None
+    assert done.fire.outcome is FireOutcome.WOKEN
+
+
 def test_outside_its_window_it_does_not_fire_even_when_asked(bench: Bench) -> None:
     done = bench.client.schedules.register(bench.job(more=", window: 22:00–07:00"), now=True)
     assert done.fire is None
