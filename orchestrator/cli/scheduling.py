@@ -202,34 +202,35 @@ def _run(call: Call) -> int:
 
 
 def _rm(call: Call) -> int:
-    name = call.options.name
-    if name in call.client.schedules.unreadable():
-        held = call.client.schedules.remove_unreadable(name)
-        call.out.done = f"{name} was removed"
-        call.out.document({
-            "schedule": None, "changed": True, "runs": held, "fire": None,
-            "text": "removed; its runs stay", "controller_started": False,
-        })  # fmt: skip
-        call.out.say(f"{name} removed, though it could not be read; its runs stay")
-        return Exit.OK
-    done = call.client.schedules.remove(name)
-    text = "removed; its runs stay"
+    done = call.client.schedules.remove(call.options.name)
+    unread = "" if done.status is not None else ", though it could not be read"
+    text = f"removed{unread}; its runs stay"
     if done.runs:
         named = ", ".join(done.runs[:3])
         release = call.command("release", done.runs[0])
         text += f". {named}: held once its slice is over; `{release}` lets it run on without a schedule"
-    return _answered(call, done, text)
+    return _said(call, done.name, done.status, text, runs=done.runs, started=done.controller_started)
 
 
 def _answered(call: Call, done: ScheduleChange, text: str) -> int:
-    if done.controller_started:
+    return _said(
+        call, done.status.name, done.status, text,
+        changed=done.changed, fire=done.fire, started=done.controller_started,
+    )  # fmt: skip
+
+
+def _said(
+    call: Call, name: str, status: ScheduleStatus | None, text: str, *, changed: bool = True,
+    runs: tuple[str, ...] = (), fire: Fire | None = None, started: bool,
+) -> int:  # fmt: skip
+    if started:
         call.out.remark("no controller was running: started one in the background")
-    call.out.done = f"{done.status.name} {text}"
+    call.out.done = f"{name} {text}"
     call.out.document({
-        "schedule": _status_json(done.status), "changed": done.changed, "runs": done.runs, "fire": done.fire,
-        "text": text, "controller_started": done.controller_started,
+        "schedule": None if status is None else _status_json(status), "changed": changed, "runs": runs,
+        "fire": fire, "text": text, "controller_started": started,
     })  # fmt: skip
-    call.out.say(f"{done.status.name} {text}")
+    call.out.say(f"{name} {text}")
     return Exit.OK
 
 

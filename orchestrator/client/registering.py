@@ -34,7 +34,7 @@ from orchestrator.core.wording import date
 from orchestrator.cron import Upcoming
 from orchestrator.engine import scheduling
 from orchestrator.errors import BackendError, InputError, LedgerConflict, OrchestratorError
-from orchestrator.ledger import DUE_NOW, Ledger
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.schedules import LOOK_NOW, unknown
 from orchestrator.stores import deposits
 
@@ -86,14 +86,23 @@ class Registration:
 @dataclass(frozen=True)
 class ScheduleChange:
     """The answer to a wish about a schedule. If `changed` is False, it was so already. `status` is the state
-    afterwards; of a removed one, the last. `runs` are those that wait for a person once their slice is over.
-    `fire` is what firing it now did."""
+    afterwards, and `fire` what firing it now did."""
 
     status: ScheduleStatus
     changed: bool
     controller_started: bool = False
-    runs: tuple[str, ...] = ()
     fire: Fire | None = None
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What removing a schedule did. `status` is its last state; None if it could not be read. `runs` are
+    those that wait for a person once their slice is over."""
+
+    name: str
+    status: ScheduleStatus | None
+    runs: tuple[str, ...]
+    controller_started: bool
 
 
 # --- Looking ----------------------------------------------------------------------------------------------
@@ -395,41 +404,31 @@ def unreadable(client: Client) -> dict[str, str]:
         return {} if ledger is None else ledger.schedules.unreadable()
 
 
-def remove_unreadable(client: Client, name: str) -> tuple[str, ...]:
-    """See `Schedules.remove_unreadable`."""
-
-    def put() -> tuple[str, ...]:
-        sliced = [each for each in _under_way(ledger, name) if each.slice is not None and not each.slice.gone]
-        for each in sliced:
-            ledger.append(each, [Unscheduled(client.clock.now())], due_at=DUE_NOW)
-        ledger.schedules.remove_unreadable(name)
-        return tuple(each.run for each in sliced)
-
-    with _ledger(client, name) as ledger:
-        if name not in ledger.schedules.unreadable():
-            raise InputError(f"the schedule {name} can be read, or does not exist")
-        return _tried(put)
-
-
-def remove(client: Client, name: str) -> ScheduleChange:
+def remove(client: Client, name: str) -> Removal:
     """See `Schedules.remove`."""
 
-    def put() -> tuple[ScheduleStatus, tuple[str, ...]]:
-        before, now = _found(ledger, name), client.clock.now()
-        found = _status(ledger, before, now)
-        limited = ((each, each.slice) for each in _under_way(ledger, before.name))
+    def put() -> tuple[ScheduleStatus | None, tuple[str, ...]]:
+        now, found = client.clock.now(), None
+        limited = ((each, each.slice) for each in _under_way(ledger, name))
         sliced = [each for each, given in limited if given is not None and not given.gone]
-        changes = tuple((each, (Unscheduled(now),)) for each in sliced)
-        ledger.schedules.remove(before, Steps(before, None, changes=changes))
+        freed = tuple((each, (Unscheduled(now),)) for each in sliced)
+        if name in ledger.schedules.unreadable():
+            ledger.schedules.remove_unreadable(name, freed)
+        else:
+            before = _found(ledger, name)
+            found = _status(ledger, before, now)
+            ledger.schedules.remove(before, Steps(before, None, changes=freed))
         return found, tuple(each.run for each in sliced)
 
     with _ledger(client, name) as ledger:
-        found, runs = _tried(put)
+        status, runs = _tried(put)
         if ledger.is_shared and not _under_way(ledger, name):
             with suppress(OrchestratorError):  # what stays is small, and of use if it is registered again
-                deposits.remove(client.wired().store(found.schedule.store), deposits.of_schedule(name))
+                wired = client.wired()
+                store = wired.config.home_store if status is None else status.schedule.store
+                deposits.remove(wired.store(store), deposits.of_schedule(name))
         started = bool(runs) and controlling.ensure(client.home, client.clock, ledger) is None
-    return ScheduleChange(found, True, started, runs)
+    return Removal(name, status, runs, started)
 
 
 def _under_way(ledger: Ledger, name: str) -> list[RunRecord]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
-    from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.registering import Registration, Removal, ScheduleChange, ScheduleStatus
     from orchestrator.core.schedule import Fire
     from orchestrator.cron import Upcoming
 
@@ -95,9 +95,9 @@ class Schedules:
 
         return registering.run(self._client, name)
 
-    def remove(self, name: str) -> ScheduleChange:
-        """Removes the schedule and its history. Its runs stay; one that sleeps is held, and may be
-        released."""
+    def remove(self, name: str) -> Removal:
+        """Removes the schedule and its history, also if this version cannot read it. Its runs stay; one that
+        sleeps is held, and may be released."""
         from orchestrator.client import registering
 
         return registering.remove(self._client, name)
@@ -108,10 +108,3 @@ class Schedules:
         from orchestrator.client import registering
 
         return registering.unreadable(self._client)
-
-    def remove_unreadable(self, name: str) -> tuple[str, ...]:
-        """Removes one of these and its history. Its runs stay; returned are those that are held once their
-        slice is over. Raises InputError for a schedule that can be read."""
-        from orchestrator.client import registering
-
-        return registering.remove_unreadable(self._client, name)

@@ -114,17 +114,20 @@ class Agenda:
     fired: frozenset[float] = frozenset()
 
 
+Changes = tuple[tuple[RunRecord, tuple[Event, ...]], ...]  # events of runs that exist
+
+
 @dataclass(frozen=True)
 class Steps:
     """What to write, all or nothing. `schedule` is as it is afterwards, and looked at again at `next_at`.
-    `settled` are fires that waited. `changes` are events of runs that exist."""
+    `settled` are fires that waited."""
 
     schedule: Schedule
     next_at: float | None
     fires: tuple[Fire, ...] = ()
     settled: tuple[Fire, ...] = ()
     submissions: tuple[Submitted, ...] = ()
-    changes: tuple[tuple[RunRecord, tuple[Event, ...]], ...] = ()
+    changes: Changes = ()
 
 
 @dataclass

@@ -220,6 +220,19 @@ def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
         schedules.fires("tiny")
 
 
+def test_removing_an_unreadable_schedule_names_the_runs_that_it_leaves(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job(), now=True)
+    run = bench.run().run
+    with bench.ledger._database.write() as connection:
+        connection.exec_driver_sql("UPDATE schedules SET body = '{}'")
+    said = bench.user("schedule", "rm", "tiny").out
+    assert said.startswith("tiny removed, though it could not be read; its runs stay")
+    assert f"{run}: held once its slice is over; `orchestrator release {run}` lets it run on" in said
+    [*_, last] = bench.ledger.history(run)
+    assert isinstance(last.event, Unscheduled)
+    assert "no schedule called 'tiny'" in bench.user("schedule", "rm", "tiny", code=2).err
+
+
 def test_the_nearest_schedule_is_named(bench: Bench) -> None:
     bench.client.schedules.register(bench.job())
     with pytest.raises(InputError, match="did you mean 'tiny'"):
