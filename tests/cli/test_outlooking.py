@@ -148,7 +148,8 @@ def test_of_many_runs_and_hops_the_first_are_shown_and_the_others_counted(
     hops = tuple(hop("box/cpu", 12.0 * n, 12.0 * n + 11.0, n + 1, quota=False) for n in range(30))
     runs = tuple(replace(MIXED, run=f"run-{n:08d}", hops=hops) for n in range(40))
     text = said(replace(FOUND, runs=runs, left_out=5), 100, capsys, monkeypatch)
-    assert "… and 25 further runs; --json has them" in text
+    assert "… and 20 further runs; --json has them" in text
+    assert "not laid out: 5 newer waiting runs" in text
     assert "… 25 more" in text
     assert len(text.splitlines()) < 200
 
