@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 from orchestrator import cron
 from orchestrator.cli import leaving as shown
 from orchestrator.cli import routing
@@ -37,11 +39,8 @@ def schedule(call: Call) -> int:
 # --- submit -----------------------------------------------------------------------------------------------
 
 
-def submit(call: Call) -> int:
-    """Registers the schedule of a job, and with --now fires it once at once."""
-    from orchestrator.cli.submitting import followed, tell_unlocked
-
-    given = call.options
+def check(given: Namespace) -> None:
+    """Raises InputError for options of `submit` that no scheduled job can have."""
     if given.deadline is not None:
         raise InputError(
             f"{given.job} has a schedule, which has no deadline; of a new run each time, the job's "
@@ -49,6 +48,13 @@ def submit(call: Call) -> int:
         )
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
+
+
+def submit(call: Call) -> int:
+    """Registers the schedule of a job, and with --now fires it once at once."""
+    from orchestrator.cli.submitting import followed, tell_unlocked
+
+    given = call.options
     done = call.client.schedules.register(
         given.job, platforms=given.platform, now=given.now, unless_running=given.unless_running
     )
