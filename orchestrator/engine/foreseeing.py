@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.event import Assigned, Ended, Event, Launched
@@ -19,8 +19,10 @@ from orchestrator.core.pace import Reading, pace, seen, told
 from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
+from orchestrator.engine.coming import coming
 from orchestrator.unforeseen import Unforeseen
 
 FORESEE_SECONDS = 5.0
@@ -30,6 +32,7 @@ TURN_SECONDS_MAX = 900.0  # more is a wait for a slot or a quota, which is laid 
 LATE_SECONDS_MAX = 30.0  # between an agent's status and its reading; else the clocks differ
 
 Scenery = Callable[[], tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]]
+Schedules = Callable[[], tuple[Schedule, ...]]
 
 
 @dataclass
@@ -60,7 +63,7 @@ class Foreseer:
         self._unforeseen = unforeseen
         self._seen: dict[str, _Seen] = {}
         self._known: dict[str, tuple[Measurement, ...]] = {}
-        self._next: Scene | None = None
+        self._next: tuple[Scene, tuple[Schedule, ...]] | None = None
         self._wake = threading.Event()
         self._due_at = float("-inf")
 
@@ -104,13 +107,13 @@ class Foreseer:
         """How many runs it remembers."""
         return len(self._seen)
 
-    def after_tick(self, scenery: Scenery) -> None:
+    def after_tick(self, scenery: Scenery, schedules: Schedules = tuple) -> None:
         """Hands over what was seen, if the other thread is done with the last."""
         now = self._clock.monotonic()
         if now < self._due_at or self._next is not None:
             return
         self._due_at = now + FORESEE_SECONDS
-        self._next = self.scene(*scenery())
+        self._next = self.scene(*scenery()), schedules()
         self._wake.set()
 
     def scene(self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...]) -> Scene:
@@ -154,10 +157,13 @@ class Foreseer:
             self._wake.set()
 
     def _foresee(self) -> None:
-        scene, began = self._next, self._clock.monotonic()
-        if scene is None:
+        seen, began = self._next, self._clock.monotonic()
+        if seen is None:
             return
         try:
+            scene, schedules = seen
+            fires, unkept = coming(schedules, scene.now)
+            scene = replace(scene, coming=fires, unkept=unkept)
             self._write(scene, foresee(scene))
         except Exception as error:  # noqa: BLE001 the barrier: told, and the next scene is another
             self._unforeseen("a forecast", error)
