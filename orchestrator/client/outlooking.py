@@ -17,7 +17,7 @@ from orchestrator.client import deadlines, foreseen, live, planning, routing
 from orchestrator.client.planning import Frozen, Plan
 from orchestrator.client.wiring import Wired
 from orchestrator.core.estimate import quota_allowed
-from orchestrator.core.job import Job, Mode
+from orchestrator.core.job import Job
 from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Choice, Route
@@ -146,9 +146,8 @@ def _runs(ledger: Ledger | None) -> tuple[tuple[RunRecord, ...], tuple[RunRecord
 
 
 def _asked(job: Job, now: float, due: float | None) -> RunRecord:
-    """The run that a submit would record. One that grows gets its slices from the schedule of its name."""
-    grows = job.schedule is not None and job.schedule.mode is Mode.CONTINUE
-    return RunRecord(job.name, job, now, deadline=due, schedule=job.name if grows else "")
+    """The run that a submit would record, or that the schedule of its name would begin."""
+    return RunRecord(job.name, job, now, deadline=due, schedule="" if job.schedule is None else job.name)
 
 
 def _schedules(ledger: Ledger | None, wired: Wired, asked: RunRecord | None) -> tuple[Schedule, ...]:

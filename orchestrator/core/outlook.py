@@ -90,7 +90,8 @@ def foresee(scene: Scene) -> dict[str, Forecast]:
 
 def outlook(scene: Scene) -> tuple[Expected, ...]:
     """What is expected of every run of the scene: those that run, then the others as they start. A run that
-    sleeps is there as the slices that its schedule will give it; one that was asked about has them itself."""
+    sleeps is there as the slices that its schedule will give it; one that was asked about has them itself. If
+    its schedule begins a new run each time, it is the run of the next fire that begins one."""
     return tuple(sorted(_laid_out(scene)[0], key=_turn))
 
 
@@ -101,16 +102,23 @@ def _laid_out(scene: Scene) -> tuple[list[Expected], Mapping[str, Slices]]:
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
     slices = _slices(scene, present, found)
-    asked = [each for each in scene.asked if _grows(each)]
+    asked = [each for each in scene.asked if each.schedule]
     if not slices and not asked:
         return found, slices
     schedules = {item.record.run: item.record.schedule for item in present if item.record.slice is not None}
     found = [_grown(each, slices.get(schedules.get(each.run, ""))) for each in found]
     for record in asked:
         names = {each.name for each in scene.coming if each.schedule == record.schedule}
-        found = [each for each in found if each.run not in names]
-        found.append(_asked_in_slices(record, slices.get(record.schedule)))
+        fires = sorted((each for each in found if each.run in names), key=_planned)
+        gone = fires if _grows(record) else fires[:1]
+        found = [each for each in found if each not in gone]
+        found.append(_asked_in_slices(record, slices.get(record.schedule)) if _grows(record) else
+                     _asked_at_fire(record, gone))  # fmt: skip
     return found, slices
+
+
+def _planned(run: Expected) -> float:
+    return run.planned or 0.0
 
 
 def _turn(run: Expected) -> tuple[bool, float, str]:
@@ -148,7 +156,7 @@ def _waiting(scene: Scene) -> Iterable[Item]:
     ):
         if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
             continue
-        if standing is Standing.ASKED and _grows(record):
+        if standing is Standing.ASKED and record.schedule:  # its fires are laid out
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         known = scene.measurements.get(record.job.name, ())
@@ -231,6 +239,13 @@ def _asked_in_slices(record: RunRecord, slices: Slices | None) -> Expected:
     reason = FURTHER if slices.hops and slices.reason != UNKNOWN else slices.reason
     return replace(found, hops=slices.hops, forecast=slices.forecast,
                    reason="" if slices.forecast is not None else reason)  # fmt: skip
+
+
+def _asked_at_fire(record: RunRecord, fires: Sequence[Expected]) -> Expected:
+    """The run of the first of these fires."""
+    if not fires:
+        return Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline, reason=NO_FIRE)
+    return replace(fires[0], run=record.run, standing=Standing.ASKED, deadline=record.deadline)
 
 
 # --- The answer -------------------------------------------------------------------------------------------
