@@ -205,7 +205,7 @@ def earlier(path: Path) -> EarlierBackUp | None:
 
 
 def _facts_of(path: Path) -> tuple[bool, dict[str, Any]]:
-    """Whether the file begins as a backup does, and its manifest, which comes last; empty if it is damaged."""
+    """Whether the file begins as a backup does, and its manifest, which is last; empty if it is damaged."""
     is_ours = False
     try:
         with tarfile.open(path, "r|gz") as tar:
