@@ -12,12 +12,12 @@ from orchestrator.core.calendar import GAP_SECONDS_MIN, Calendar, Opening, Stay
 from orchestrator.core.choosing import ALONE_SECONDS, CLAIM_FACTOR, CLAIM_SECONDS_MIN, TURN_SECONDS, plan_text
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Deferred
+from orchestrator.core.event import Cooldown, Deferred
 from orchestrator.core.job import Prefer, RouteWish, Work
 from orchestrator.core.offer import Offer, Route, UntilKind
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
-from tests.core.offers import HOUR, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.offers import HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, weekly
 
 
 def case_of(*offers: Offer, stays: tuple[Stay, ...] = (), others: int = 0, **changes: object) -> Case:
@@ -52,6 +52,23 @@ def test_it_waits_for_a_much_faster_offer_that_opens_soon() -> None:
     [event] = decide(run, Inputs(NOW, route=found, case=case)).events
     assert isinstance(event, Deferred)
     assert event.until == NOW + HOUR
+
+
+@pytest.mark.parametrize(
+    ("pause", "refusals", "goes_to"),
+    [
+        (MINUTE, 0, None),
+        (45 * MINUTE, 0, "RTX3050"),  # an outage that lasted so long may last as long again
+        (MINUTE, 1, "RTX3050"),  # who knows what that was
+    ],
+)
+def test_it_waits_for_the_end_of_a_cooldown_only_if_that_is_likely(
+    pause: float, refusals: int, goes_to: str | None
+) -> None:
+    cooldown = Cooldown("kaggle", "T4x2", NOW + pause, "no capacity", since=NOW, refusals=refusals)
+    run = replace(record(0.3), cooldowns=(cooldown,))
+    found = judge(run, case_of(kaggle(), gpu()), NOW)
+    assert (found.chosen and found.chosen.offer.accelerator) == goes_to
 
 
 def test_without_a_place_in_a_queue_it_starts_on_what_is_free_as_before() -> None:
