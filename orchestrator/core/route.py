@@ -127,9 +127,24 @@ def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
     asked, found = _asked(record, case, now), []
     for offer in _reachable(record, case):
         fit = fit_on(asked.job, offer, asked.micro_batch_caps)
-        if not isinstance(fit, str) and (there := _way(asked, offer, fit, _busy(asked, offer, slots=False))):
+        if isinstance(fit, str):
+            continue
+        there = _way(asked, offer, fit, _busy(asked, offer, slots=False))
+        if there is not None and not _hopeless(asked, there):
             found.append(there)
     return tuple(found)
+
+
+def _hopeless(asked: _Question, there: Way) -> bool:
+    """Whether the router rejects the offer for good, as far as that shows without a whole estimate."""
+    job, now = asked.job, asked.now
+    if not there.rate.known or asked.done_steps >= job.work.total:
+        return False
+    session = replace(there.fit.terms, step=step_seconds(job.work, asked.done_steps, there.rate))
+    if session.productive < session.step:
+        return True
+    finish = max(now, there.not_before) + there.overhead + there.need
+    return finish - now > job.route.finish_within_seconds and not asked.allow_over_horizon
 
 
 def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) -> Way | None:

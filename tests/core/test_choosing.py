@@ -18,6 +18,7 @@ from orchestrator.core.offer import Offer, Route, UntilKind
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
 from tests.core.offers import HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.runs import accepted
 
 
 def case_of(*offers: Offer, stays: tuple[Stay, ...] = (), others: int = 0, **changes: object) -> Case:
@@ -105,9 +106,14 @@ def test_a_session_ends_when_a_faster_offer_opens() -> None:
     assert chosen(judge(record(4), case, NOW)) == ("RTX3050", 2.5 * HOUR)
 
 
-@pytest.mark.parametrize(("others", "turn"), [(0, ALONE_SECONDS), (3, TURN_SECONDS)])
-def test_on_the_own_machine_runs_take_turns(others: int, turn: float) -> None:
-    assert chosen(judge(record(10), case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
+@pytest.mark.parametrize(
+    ("saved", "others", "turn"),
+    [(True, 0, ALONE_SECONDS), (True, 3, TURN_SECONDS), (False, 0, None), (False, 3, ALONE_SECONDS)],
+)
+def test_on_the_own_machine_runs_take_turns(saved: bool, others: int, turn: float | None) -> None:
+    """A run that never saved may save only at its end: nobody ends it for one who is not there."""
+    run = replace(record(10), accepted=(accepted(10),) if saved else ())
+    assert chosen(judge(run, case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
 
 
 def test_a_slot_that_a_more_urgent_run_needs_is_left_for_it() -> None:
