@@ -162,8 +162,32 @@ def test_the_agenda_after_a_downtime_of_years_is_found_at_once() -> None:
     assert [each.planned for each in found.due[-2:]] == [now - 1, now]
     assert len(found.due) == CATCH_UP_MAX
     assert found.older >= 9000
+    assert found.uncounted
     assert found.following is not None
     assert found.following.planned == now + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "window", "days"),
+    [
+        ("* * * * *", None, 8),
+        ("* * * * *", NIGHT, 20),
+        ("0 * * * *", None, 420),
+        ("0 */6 * * *", NIGHT, 700),
+    ],
+)
+def test_the_newest_fires_of_a_long_downtime_are_the_ones_to_make_up_for(
+    line: str, window: Window | None, days: int
+) -> None:
+    now, recurrence = at("2026-11-25T12:00"), Recurrence(line, "Europe/Berlin", window=window)
+    begin = now - days * 86400.0
+    fires = (each.planned for each in cron.planned_after(recurrence, "nightly", begin))
+    whole = list(takewhile(lambda instant: instant <= now, fires))
+    found = cron.agenda(schedule(recurrence, begin), now)
+    assert [each.planned for each in found.due] == whole[-CATCH_UP_MAX:]
+    assert found.oldest == whole[0]
+    assert found.older + CATCH_UP_MAX == min(len(whole), cron.WALK_MAX)
+    assert found.uncounted is (len(whole) > cron.WALK_MAX)
 
 
 def test_upcoming_fires_of_several_schedules_come_in_order() -> None:

@@ -116,6 +116,14 @@ def test_missed_fires_are_made_up_for_as_the_job_says(
     assert steps.next_at == NOW + DAY + 5.0
 
 
+def test_missed_fires_that_nobody_counted_are_said_to_be_more() -> None:
+    agenda = due(7200.0, 5.0, older=9000)
+    [counted, _] = decide(schedule(), agenda, [], NOW).fires
+    [uncounted, _] = decide(schedule(), replace(agenda, uncounted=True), [], NOW).fires
+    assert counted.reason.startswith("9,001 fires from ")
+    assert uncounted.reason.startswith("more than 9,001 fires from ")
+
+
 def test_a_fire_is_late_only_after_a_while_or_once_its_window_is_closed() -> None:
     never = schedule(catch_up=CatchUp.NONE)
     assert outcomes(decide(never, due(59.0), [], NOW)) == [(FireOutcome.SUBMITTED, 1)]
