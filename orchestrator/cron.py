@@ -52,7 +52,18 @@ _FIELDS = {
     "month": "1–12 or JAN–DEC",
     "day-of-week": "0–7 or SUN–SAT, 5L (the last Friday) or 5#2 (the second Friday)",
 }
-_STEPS_MAX = {"second": 59, "minute": 59, "hour": 23}
+_RANGES = {
+    "second": (0, 59),
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day-of-month": (1, 31),
+    "month": (1, 12),
+    "day-of-week": (0, 7),  # 7 is Sunday, as 0 is
+}
+_NAMES = {
+    "month": ("", "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
+    "day-of-week": ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"),
+}
 _CACHED = 256
 
 
@@ -84,10 +95,10 @@ def problem(cron: str) -> str | None:
         if not _is_valid(name, field)
     ]
     wrong += [
-        f"{name.replace('-', ' ')} {field!r} has a step that is longer than {_FIELDS[name]}, which would "
-        "count as no step at all"
+        f"{name.replace('-', ' ')} {field!r} has a step that is longer than its range, which would count as "
+        "no step at all"
         for name, field in zip(names, fields, strict=True)
-        if name in _STEPS_MAX and any(int(step) > _STEPS_MAX[name] for step in re.findall(r"/(\d+)", field))
+        if any(_goes_round(name, term) for term in field.upper().split(","))
     ]
     if wrong:
         return f"{'; '.join(wrong)}; {valid}"
@@ -99,6 +110,29 @@ def problem(cron: str) -> str | None:
 def _is_valid(name: str, field: str) -> bool:
     line = " ".join(field if name == each else "*" for each in _FIELDS)
     return field.isascii() and _simulated(line, UTC, _LONG_AGO) is not None
+
+
+def _goes_round(name: str, term: str) -> bool:
+    """Whether the term has a step that reaches no second value of its range. A term such as `5/20` reaches to
+    the field's end, as in cronsim."""
+    found = re.fullmatch(r"(\*|\w+)(?:-(\w+))?/(\d+)", term)
+    if found is None:
+        return False
+    first, last = _RANGES[name]
+    start = first if found[1] == "*" else _number(name, found[1])
+    end = last if found[2] is None else _number(name, found[2])
+    if start is None or end is None:
+        return False
+    if start == end:
+        end = last
+    reached = range(start, end + 1, max(1, int(found[3])))
+    return len({each % 7 if name == "day-of-week" else each for each in reached}) < 2
+
+
+def _number(name: str, text: str) -> int | None:
+    """The value that a number or a name such as MON stands for; None for `L` and `LW`."""
+    names = _NAMES.get(name, ())
+    return names.index(text) if text in names else int(text) if text.isdecimal() else None
 
 
 def explain(cron: str) -> str:
