@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core import itinerary as itineraries
+from orchestrator.core import slices
 from orchestrator.core.calendar import Opening
 from orchestrator.core.fires import done_at, replaced, scheduled
 from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
@@ -23,7 +24,6 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary
 from orchestrator.core.queueing import Place
 from orchestrator.core.route import judge, ways
-from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
 
@@ -137,8 +137,8 @@ def _running(scene: Scene) -> Iterable[Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record),
-                   sessions=_sessions(record))  # fmt: skip
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, slices.closes(record),
+                   sessions=slices.sessions(record))  # fmt: skip
 
 
 def _waiting(scene: Scene) -> Iterable[Item]:
@@ -152,17 +152,9 @@ def _waiting(scene: Scene) -> Iterable[Item]:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         known = scene.measurements.get(record.job.name, ())
-        yield Item(record, standing, starts, known, until=_closes(record), sessions=_sessions(record))
-
-
-def _closes(record: RunRecord) -> float | None:
-    """When the window of the run's slice closes, if its schedule gives it one."""
-    return None if record.slice is None else record.slice.until
-
-
-def _sessions(record: RunRecord) -> int:
-    """A slice without a window is one session."""
-    return int(record.slice is not None and record.slice.until is None)
+        yield Item(
+            record, standing, starts, known, until=slices.closes(record), sessions=slices.sessions(record)
+        )
 
 
 # --- Growing runs: each slice is laid out as a run of its own --------------------------------------------

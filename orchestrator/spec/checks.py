@@ -51,8 +51,9 @@ def zone_problem(name: str) -> str | None:
     try:
         ZoneInfo(name)
     except (KeyError, ValueError, OSError):
+        near = did_you_mean(name, available_timezones())
         return (
-            f"given {shown(name)}; {did_you_mean(name, available_timezones())}valid: a time zone that this machine knows, such as Europe/Berlin "
+            f"given {shown(name)}; {near}valid: a time zone that this machine knows, such as Europe/Berlin "
             "or UTC"
         )
     return None
