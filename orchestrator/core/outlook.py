@@ -24,12 +24,14 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary
 from orchestrator.core.queueing import Place
 from orchestrator.core.route import judge, ways
+from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
 
 UNKNOWN = "its speed is unknown until its first session measures it"
 SLEEPS = "it goes on when its schedule wakes it"
 FURTHER = "it is not done within the fires that are laid out"
+NEEDLESS = "its run needs no further slice"
 NO_FIRE = "its schedule does not fire"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
@@ -79,10 +81,10 @@ class Expected:
 
 def foresee(scene: Scene) -> dict[str, Forecast]:
     """The forecast of every run of which enough is known, also of those that sleep."""
-    found, slices = _laid_out(scene)
+    found, sliced = _laid_out(scene)
     told = {each.run: each.forecast for each in found if each.forecast is not None}
     for record in scene.waiting:
-        end = slices[record.schedule].forecast if record.asleep and record.schedule in slices else None
+        end = sliced[record.schedule].forecast if record.asleep and record.schedule in sliced else None
         if end is not None:
             told[record.run] = end
     return told
@@ -100,17 +102,17 @@ def _laid_out(scene: Scene) -> tuple[list[Expected], Mapping[str, Slices]]:
     middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
-    slices = _slices(scene, present, found)
+    sliced = _slices(scene, present, found)
     asked = [each for each in scene.asked if _grows(each)]
-    if not slices and not asked:
-        return found, slices
+    if not sliced and not asked:
+        return found, sliced
     schedules = {item.record.run: item.record.schedule for item in present if item.record.slice is not None}
-    found = [_grown(each, slices.get(schedules.get(each.run, ""))) for each in found]
+    found = [_grown(each, sliced.get(schedules.get(each.run, ""))) for each in found]
     for record in asked:
         names = {each.name for each in scene.coming if each.schedule == record.schedule}
         found = [each for each in found if each.run not in names]
-        found.append(_asked_in_slices(record, slices.get(record.schedule)))
-    return found, slices
+        found.append(_asked_in_slices(record, sliced.get(record.schedule), NEEDLESS if names else NO_FIRE))
+    return found, sliced
 
 
 def _turn(run: Expected) -> tuple[bool, float, str]:
@@ -183,46 +185,46 @@ def _slices(scene: Scene, present: Sequence[Item], found: Iterable[Expected]) ->
         for each in scene.coming
         if each.job.schedule is not None and each.job.schedule.mode is Mode.CONTINUE
     }
-    slices: dict[str, Slices] = {}
+    sliced: dict[str, Slices] = {}
     for each in found:
         schedule = schedules.get(each.run)
         if schedule is None:
             continue
-        before = slices.get(schedule, Slices())
+        before = sliced.get(schedule, Slices())
         if before.forecast is None:
-            slices[schedule] = Slices((*before.hops, *each.hops), each.forecast, each.reason)
-    if not any(each.forecast for each in slices.values()):
-        return slices
+            sliced[schedule] = Slices((*before.hops, *each.hops), each.forecast, each.reason)
+    if not any(each.forecast for each in sliced.values()):
+        return sliced
     early, late = (done_at(scene, present, z) for z in (-RANGE_Z, RANGE_Z))
-    return {name: _ranged(each, early.get(name), late.get(name)) for name, each in slices.items()}
+    return {name: _ranged(each, early.get(name), late.get(name)) for name, each in sliced.items()}
 
 
-def _ranged(slices: Slices, early: float | None, late: float | None) -> Slices:
+def _ranged(sliced: Slices, early: float | None, late: float | None) -> Slices:
     """With a range that counts slices more or fewer. `early`, `late`: the end if all training is faster, or
     slower; None: the fires do not suffice then."""
-    told = slices.forecast
+    told = sliced.forecast
     if told is None:
-        return slices
+        return sliced
     low = told.low if early is None else max(told.at, min(told.low, early))
     high = None if late is None or told.high is None else max(told.high, late)
-    return replace(slices, forecast=replace(told, low=low, high=high, sessions=len(slices.hops)))
+    return replace(sliced, forecast=replace(told, low=low, high=high, sessions=len(sliced.hops)))
 
 
-def _grown(run: Expected, slices: Slices | None) -> Expected:
+def _grown(run: Expected, sliced: Slices | None) -> Expected:
     """A run whose slice ends before it is done ends with a later slice."""
-    if run.forecast is not None or slices is None or slices.forecast is None or not run.hops:
+    if run.forecast is not None or sliced is None or sliced.forecast is None or not run.hops:
         return run
-    told = slices.forecast
+    told = sliced.forecast
     return replace(run, forecast=replace(told, sessions=told.sessions + len(run.hops)))
 
 
-def _asked_in_slices(record: RunRecord, slices: Slices | None) -> Expected:
+def _asked_in_slices(record: RunRecord, sliced: Slices | None, why_none: str) -> Expected:
     found = Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline)
-    if slices is None:
-        return replace(found, reason=NO_FIRE)
-    reason = FURTHER if slices.hops and slices.reason != UNKNOWN else slices.reason
-    return replace(found, hops=slices.hops, forecast=slices.forecast,
-                   reason="" if slices.forecast is not None else reason)  # fmt: skip
+    if sliced is None:
+        return replace(found, reason=why_none)
+    reason = FURTHER if sliced.hops and sliced.reason != UNKNOWN else sliced.reason
+    return replace(found, hops=sliced.hops, forecast=sliced.forecast,
+                   reason="" if sliced.forecast is not None else reason)  # fmt: skip
 
 
 # --- The answer -------------------------------------------------------------------------------------------

@@ -115,7 +115,8 @@ class Foreseer:
             return
         self._due_at = now + FORESEE_SECONDS
         try:
-            self._next = self.scene(*scenery()), schedules()
+            known = schedules()
+            self._next = self.scene(*scenery(), known), known
         except BackendError:  # the ledger does not answer, as the next tick will say
             return
         except Exception as error:  # noqa: BLE001 the barrier: told, and the next scene is another
@@ -123,11 +124,15 @@ class Foreseer:
             return
         self._wake.set()
 
-    def scene(self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...]) -> Scene:
-        """Everything at this moment, as the engine has it and as it was seen."""
+    def scene(
+        self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...],
+        schedules: tuple[Schedule, ...] = (),
+    ) -> Scene:  # fmt: skip
+        """Everything at this moment, as the engine has it and as it was seen. Finding the fires to come takes
+        time, so they are not in it, but what is known of their jobs is."""
         waiting = tuple(sorted(waiting, key=lambda each: (each.submitted_at, each.run))[:WAITING_MAX])
         now = self._clock.now()
-        jobs = {each.job.name for each in (*running, *waiting)}
+        jobs = {each.job.name for each in (*running, *waiting)} | {each.job.name for each in schedules}
         self._known = {job: self._known.get(job) or self._measurements(job) for job in jobs}
         watched = {each.run: self._watched(each, now) for each in running if each.run in self._seen}
         return Scene(now, case, running, waiting, watched=watched, measurements=dict(self._known))
