@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core import itinerary as itineraries
+from orchestrator.core import slices
 from orchestrator.core.calendar import Opening
 from orchestrator.core.fires import done_at, replaced, scheduled
 from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
@@ -30,7 +31,9 @@ from orchestrator.core.speed import step_after
 UNKNOWN = "its speed is unknown until its first session measures it"
 SLEEPS = "it goes on when its schedule wakes it"
 FURTHER = "it is not done within the fires that are laid out"
+NEEDLESS = "its run needs no further slice"
 NO_FIRE = "its schedule does not fire"
+SKIPPED = "an earlier run is under way at each of its fires"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
 
@@ -79,10 +82,10 @@ class Expected:
 
 def foresee(scene: Scene) -> dict[str, Forecast]:
     """The forecast of every run of which enough is known, also of those that sleep."""
-    found, slices = _laid_out(scene)
+    found, sliced = _laid_out(scene)
     told = {each.run: each.forecast for each in found if each.forecast is not None}
     for record in scene.waiting:
-        end = slices[record.schedule].forecast if record.asleep and record.schedule in slices else None
+        end = sliced[record.schedule].forecast if record.asleep and record.schedule in sliced else None
         if end is not None:
             told[record.run] = end
     return told
@@ -101,20 +104,23 @@ def _laid_out(scene: Scene) -> tuple[list[Expected], Mapping[str, Slices]]:
     middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
-    slices = _slices(scene, present, found)
+    sliced = _slices(scene, present, found)
     asked = [each for each in scene.asked if each.schedule]
-    if not slices and not asked:
-        return found, slices
+    if not sliced and not asked:
+        return found, sliced
     schedules = {item.record.run: item.record.schedule for item in present if item.record.slice is not None}
-    found = [_grown(each, slices.get(schedules.get(each.run, ""))) for each in found]
+    found = [_grown(each, sliced.get(schedules.get(each.run, ""))) for each in found]
     for record in asked:
         names = {each.name for each in scene.coming if each.schedule == record.schedule}
         fires = sorted((each for each in found if each.run in names), key=_planned)
-        gone = fires if _grows(record) else fires[:1]
-        found = [each for each in found if each not in gone]
-        found.append(_asked_in_slices(record, slices.get(record.schedule)) if _grows(record) else
-                     _asked_at_fire(record, gone))  # fmt: skip
-    return found, slices
+        if _grows(record):
+            found = [each for each in found if each not in fires]
+            why_none = NEEDLESS if names else NO_FIRE
+            found.append(_asked_in_slices(record, sliced.get(record.schedule), why_none))
+        else:
+            found = [each for each in found if each not in fires[:1]]
+            found.append(_asked_at_fire(record, fires[:1], SKIPPED if names else NO_FIRE))
+    return found, sliced
 
 
 def _planned(run: Expected) -> float:
@@ -145,8 +151,8 @@ def _running(scene: Scene) -> Iterable[Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record),
-                   sessions=_sessions(record))  # fmt: skip
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, slices.closes(record),
+                   sessions=slices.sessions(record))  # fmt: skip
 
 
 def _waiting(scene: Scene) -> Iterable[Item]:
@@ -160,17 +166,9 @@ def _waiting(scene: Scene) -> Iterable[Item]:
             continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         known = scene.measurements.get(record.job.name, ())
-        yield Item(record, standing, starts, known, until=_closes(record), sessions=_sessions(record))
-
-
-def _closes(record: RunRecord) -> float | None:
-    """When the window of the run's slice closes, if its schedule gives it one."""
-    return None if record.slice is None else record.slice.until
-
-
-def _sessions(record: RunRecord) -> int:
-    """A slice without a window is one session."""
-    return int(record.slice is not None and record.slice.until is None)
+        yield Item(
+            record, standing, starts, known, until=slices.closes(record), sessions=slices.sessions(record)
+        )
 
 
 # --- Growing runs: each slice is laid out as a run of its own --------------------------------------------
@@ -199,53 +197,54 @@ def _slices(scene: Scene, present: Sequence[Item], found: Iterable[Expected]) ->
         for each in scene.coming
         if each.job.schedule is not None and each.job.schedule.mode is Mode.CONTINUE
     }
-    slices: dict[str, Slices] = {}
+    sliced: dict[str, Slices] = {}
     for each in found:
         schedule = schedules.get(each.run)
         if schedule is None:
             continue
-        before = slices.get(schedule, Slices())
+        before = sliced.get(schedule, Slices())
         if before.forecast is None:
-            slices[schedule] = Slices((*before.hops, *each.hops), each.forecast, each.reason)
-    if not any(each.forecast for each in slices.values()):
-        return slices
+            sliced[schedule] = Slices((*before.hops, *each.hops), each.forecast, each.reason)
+    if not any(each.forecast for each in sliced.values()):
+        return sliced
     early, late = (done_at(scene, present, z) for z in (-RANGE_Z, RANGE_Z))
-    return {name: _ranged(each, early.get(name), late.get(name)) for name, each in slices.items()}
+    return {name: _ranged(each, early.get(name), late.get(name)) for name, each in sliced.items()}
 
 
-def _ranged(slices: Slices, early: float | None, late: float | None) -> Slices:
+def _ranged(sliced: Slices, early: float | None, late: float | None) -> Slices:
     """With a range that counts slices more or fewer. `early`, `late`: the end if all training is faster, or
     slower; None: the fires do not suffice then."""
-    told = slices.forecast
+    told = sliced.forecast
     if told is None:
-        return slices
+        return sliced
     low = told.low if early is None else max(told.at, min(told.low, early))
     high = None if late is None or told.high is None else max(told.high, late)
-    return replace(slices, forecast=replace(told, low=low, high=high, sessions=len(slices.hops)))
+    return replace(sliced, forecast=replace(told, low=low, high=high, sessions=len(sliced.hops)))
 
 
-def _grown(run: Expected, slices: Slices | None) -> Expected:
+def _grown(run: Expected, sliced: Slices | None) -> Expected:
     """A run whose slice ends before it is done ends with a later slice."""
-    if run.forecast is not None or slices is None or slices.forecast is None or not run.hops:
+    if run.forecast is not None or sliced is None or sliced.forecast is None or not run.hops:
         return run
-    told = slices.forecast
+    told = sliced.forecast
     return replace(run, forecast=replace(told, sessions=told.sessions + len(run.hops)))
 
 
-def _asked_in_slices(record: RunRecord, slices: Slices | None) -> Expected:
+def _asked_in_slices(record: RunRecord, sliced: Slices | None, why_none: str) -> Expected:
     found = Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline)
-    if slices is None:
-        return replace(found, reason=NO_FIRE)
-    reason = FURTHER if slices.hops and slices.reason != UNKNOWN else slices.reason
-    return replace(found, hops=slices.hops, forecast=slices.forecast,
-                   reason="" if slices.forecast is not None else reason)  # fmt: skip
+    if sliced is None:
+        return replace(found, reason=why_none)
+    reason = FURTHER if sliced.hops and sliced.reason != UNKNOWN else sliced.reason
+    return replace(found, hops=sliced.hops, forecast=sliced.forecast,
+                   reason="" if sliced.forecast is not None else reason)  # fmt: skip
 
 
-def _asked_at_fire(record: RunRecord, fires: Sequence[Expected]) -> Expected:
-    """The run of the first of these fires."""
-    if not fires:
-        return Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline, reason=NO_FIRE)
-    return replace(fires[0], run=record.run, standing=Standing.ASKED, deadline=record.deadline)
+def _asked_at_fire(record: RunRecord, first: Sequence[Expected], why_none: str) -> Expected:
+    """The run of the first fire that begins one."""
+    found = Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline, reason=why_none)
+    if not first:
+        return found
+    return replace(first[0], run=record.run, standing=Standing.ASKED, deadline=record.deadline)
 
 
 # --- The answer -------------------------------------------------------------------------------------------

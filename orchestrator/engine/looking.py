@@ -46,18 +46,22 @@ class Looking:
         polls: dict[str, float] = {}
         platforms = dict(self._backends.platforms)
         for tracked in sessions:
-            if self._reach.is_unknown(tracked.record, monotonic):
+            looks = tracked.observed()
+            if not looks or self._reach.is_unknown(tracked.record, monotonic):
                 continue
             elsewhere = self._reach.elsewhere(tracked.record)
-            for name, (platform, poll_seconds) in tracked.observed().items():
+            for name, (platform, poll_seconds) in looks.items():
                 if there := elsewhere.get(name):
                     platform = f"{there.name} of {there.where}"
                     platforms[platform] = there
                 # Without its platform: the user removed it from the config.
                 if platform not in self._observing and platform in platforms:
-                    names.setdefault(platform, []).append(name)
-                    records.setdefault(platform, []).append(tracked.record)
-                    polls[platform] = min(polls.get(platform, poll_seconds), poll_seconds)
+                    if platform not in polls:
+                        names[platform], records[platform], polls[platform] = [], [], poll_seconds
+                    names[platform].append(name)
+                    records[platform].append(tracked.record)
+                    if poll_seconds < polls[platform]:
+                        polls[platform] = poll_seconds
         for platform, wanted in names.items():
             last = self._observed_at.get(platform)
             if last is not None and monotonic - last < polls[platform]:

@@ -54,15 +54,16 @@ class Market:
         self._rules = rules
         self._utc_offset = utc_offset_seconds
         self._unreachable = tuple((*where, why) for where, why in (unreachable or {}).items())
+        self._uncounted: Iterable[RunRecord] | None = ()
+        self._records: tuple[RunRecord, ...] = ()
         self._claims: tuple[Claim, ...] = ()
         self._closed: dict[str, ClosedSession] = {}
-        self._usage: dict[tuple[str, str], int] = {}
-        self._stays: tuple[Stay, ...] = ()
+        self._used: dict[tuple[str, str], int] = {}
         self.surveys = Surveys(platforms)
         self.losses = Losses()
         self.refusals = Refusals()
         self.now = 0.0
-        self._current: tuple[Offer, ...] = ()
+        self._left: tuple[Offer, ...] = ()
 
     # --- Answers ----------------------------------------------------------------------------------------
 
@@ -76,16 +77,14 @@ class Market:
     # --- Our own use ------------------------------------------------------------------------------------
 
     def begin(self, records: Iterable[RunRecord], now: float) -> None:
-        """Recounts what the sessions of these runs use, including sessions that have just ended."""
+        """Recounts what the sessions of these runs use, including sessions that have just ended. Does so when
+        it is first asked: in most ticks nobody asks, and there may be thousands of sessions."""
         self.now = now
         if self.losses.changed:
             self.surveys.revise(lambda offers: self.losses.given_to(offers, now))
             self.losses.changed = False
         self._closed = {each.session: each for each in self._closed.values() if self._is_new(each)}
-        records = tuple(records)
-        self._claims = claims(records, self._closed.values(), self.surveys.as_of, now)
-        self._stays = tuple(_stays(records, now))
-        self._count()
+        self._uncounted = records
 
     def remember(self, closed: Iterable[ClosedSession]) -> None:
         """Adds ended sessions. What they used counts as used until a survey that began after their end."""
@@ -99,18 +98,36 @@ class Market:
 
     def reserve(self, session: Session) -> None:
         """Subtracts a session assigned in this tick from what is left for the next run."""
-        self._claims = (*self._claims, claim_of(session, self.surveys.as_of))
         self._count()
+        self._claims = (*self._claims, claim_of(session, self.surveys.as_of))
+        self._subtract()
 
     def _count(self) -> None:
+        if self._uncounted is None:
+            return
+        self._records, self._uncounted = tuple(self._uncounted), None
+        self._claims = claims(self._records, self._closed.values(), self.surveys.as_of, self.now)
+        self._subtract()
+
+    def _subtract(self) -> None:
         offers = self.surveys.offers
-        self._usage = used(offers, self._claims)
+        self._used = used(offers, self._claims)
         left = less(offers, self._claims, self.now)
-        self._current = tuple(self.refusals.closed(offer, self.now) for offer in left)
+        self._left = tuple(self.refusals.closed(offer, self.now) for offer in left)
+
+    @property
+    def _usage(self) -> dict[tuple[str, str], int]:
+        self._count()
+        return self._used
+
+    @property
+    def _current(self) -> tuple[Offer, ...]:
+        self._count()
+        return self._left
 
     def calendar(self) -> Calendar:
         """When the offers have room, as far as our own sessions are concerned."""
-        return Calendar(self._current, self._stays, self.now)
+        return Calendar(self._current, tuple(_stays(self._records, self.now)), self.now)
 
     # --- Routing ----------------------------------------------------------------------------------------
 

@@ -75,6 +75,8 @@ class Reach:
         """Whether to leave the run alone until its platforms have answered."""
         if monotonic - self._began > FIRST_ANSWER_SECONDS:
             return False
+        if self._platforms.keys() <= self._machines.keys():
+            return False
         session = record.session
         bound = [each.platform for each in record.strays if each.machine]
         if session is not None and session.traits.machine:
@@ -83,19 +85,19 @@ class Reach:
 
     def elsewhere(self, record: RunRecord) -> dict[str, OutOfReach]:
         """The run's sessions that are out of reach, each with its platform as seen from here."""
-        found = {
-            each.session: OutOfReach(each.platform, host_of(each.machine), gone=True)
-            for each in record.strays
-            if self._is_elsewhere(each.platform, each.machine)
-        }
-        session = record.session
+        session, found = record.session, {}
+        for each in record.strays:
+            if self._is_elsewhere(each.platform, each.machine):
+                found[each.session] = OutOfReach(each.platform, host_of(each.machine), gone=True)
         if session is not None and self._is_elsewhere(session.order.platform, session.traits.machine):
             found[session.name] = OutOfReach(session.order.platform, host_of(session.traits.machine))
         return found
 
     def _is_elsewhere(self, platform: str, machine: str) -> bool:
+        if not machine:
+            return False
         mine = self._machines.get(platform)
-        return bool(machine and mine) and mine != machine and not is_same_machine(str(mine), machine)
+        return bool(mine) and mine != machine and not is_same_machine(str(mine), machine)
 
     def beyond(self, record: RunRecord) -> str:
         """The host of the machine on which the run's session is out of reach; empty if it is not."""

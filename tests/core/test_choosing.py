@@ -12,12 +12,13 @@ from orchestrator.core.calendar import GAP_SECONDS_MIN, Calendar, Opening, Stay
 from orchestrator.core.choosing import ALONE_SECONDS, CLAIM_FACTOR, CLAIM_SECONDS_MIN, TURN_SECONDS, plan_text
 from orchestrator.core.decide import decide
 from orchestrator.core.draft import Inputs
-from orchestrator.core.event import Deferred
+from orchestrator.core.event import Cooldown, Deferred
 from orchestrator.core.job import Prefer, RouteWish, Work
 from orchestrator.core.offer import Offer, Route, UntilKind
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
-from tests.core.offers import HOUR, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.offers import HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.runs import accepted
 
 
 def case_of(*offers: Offer, stays: tuple[Stay, ...] = (), others: int = 0, **changes: object) -> Case:
@@ -54,6 +55,23 @@ def test_it_waits_for_a_much_faster_offer_that_opens_soon() -> None:
     assert event.until == NOW + HOUR
 
 
+@pytest.mark.parametrize(
+    ("pause", "refusals", "goes_to"),
+    [
+        (MINUTE, 0, None),
+        (45 * MINUTE, 0, "RTX3050"),  # an outage that lasted so long may last as long again
+        (MINUTE, 1, "RTX3050"),  # who knows what that was
+    ],
+)
+def test_it_waits_for_the_end_of_a_cooldown_only_if_that_is_likely(
+    pause: float, refusals: int, goes_to: str | None
+) -> None:
+    cooldown = Cooldown("kaggle", "T4x2", NOW + pause, "no capacity", since=NOW, refusals=refusals)
+    run = replace(record(0.3), cooldowns=(cooldown,))
+    found = judge(run, case_of(kaggle(), gpu()), NOW)
+    assert (found.chosen and found.chosen.offer.accelerator) == goes_to
+
+
 def test_without_a_place_in_a_queue_it_starts_on_what_is_free_as_before() -> None:
     """So a journal of an older version is judged as it was."""
     case = replace(case_of(kaggle(), cpu(), stays=(busy(kaggle(), HOUR),)), openings=())
@@ -88,9 +106,14 @@ def test_a_session_ends_when_a_faster_offer_opens() -> None:
     assert chosen(judge(record(4), case, NOW)) == ("RTX3050", 2.5 * HOUR)
 
 
-@pytest.mark.parametrize(("others", "turn"), [(0, ALONE_SECONDS), (3, TURN_SECONDS)])
-def test_on_the_own_machine_runs_take_turns(others: int, turn: float) -> None:
-    assert chosen(judge(record(10), case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
+@pytest.mark.parametrize(
+    ("saved", "others", "turn"),
+    [(True, 0, ALONE_SECONDS), (True, 3, TURN_SECONDS), (False, 0, None), (False, 3, ALONE_SECONDS)],
+)
+def test_on_the_own_machine_runs_take_turns(saved: bool, others: int, turn: float | None) -> None:
+    """A run that never saved may save only at its end: nobody ends it for one who is not there."""
+    run = replace(record(10), accepted=(accepted(10),) if saved else ())
+    assert chosen(judge(run, case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
 
 
 def test_a_slot_that_a_more_urgent_run_needs_is_left_for_it() -> None:
