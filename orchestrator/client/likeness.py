@@ -101,8 +101,8 @@ def _clock(ledger: Ledger, wired: Wired) -> Iterator[str]:
     if abs(ahead) > CLOCK_SECONDS_MAX:
         how = f"{span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
         yield (
-            f"the clock here is {how} that of the PostgreSQL server: fires and pauses would come at the wrong "
-            "time; set it, for example by NTP"
+            f"the clock here is {how} that of the PostgreSQL server: fires and pauses would come at the "
+            "wrong time; set it, for example by NTP"
         )
 
 
