@@ -9,11 +9,12 @@ import pytest
 
 from orchestrator.core.event import Completed, Event, Launched, Prepared, Requeued, Started
 from orchestrator.core.foreseen import Forecast
-from orchestrator.core.job import Work
+from orchestrator.core.job import Recurrence, Work
 from orchestrator.core.order import AgentStatus, Outcome
 from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.scene import Scene
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.core.speed import Measurement
 from orchestrator.engine.foreseeing import FORESEE_SECONDS, Foreseer
@@ -66,6 +67,23 @@ class Watched:
 
     def scenery(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
         return Case(), (self.record,), ()
+
+
+def test_a_growing_run_is_foreseen_with_the_fires_of_its_schedule() -> None:
+    watched = Watched()
+    watched.happen(*running())
+    scheduled = replace(watched.record.job, name="nightly", schedule=Recurrence("0 1 * * *"))
+    nightly = Schedule("nightly", scheduled, "home", NOW, NOW)
+    often = replace(nightly, name="often", job=replace(scheduled, schedule=Recurrence("* * * * *")))
+    paused = replace(nightly, name="paused", paused_at=NOW)
+    with watched.foreseer.at_work():
+        watched.foreseer.after_tick(watched.scenery, lambda: (nightly, often, paused))
+        wait_until(lambda: watched.written, "a forecast")
+    [(scene, _found), *_] = watched.written
+    assert [each.schedule for each in scene.coming].count("nightly") == 7
+    assert [each.schedule for each in scene.coming].count("often") == 7
+    assert {each.schedule for each in scene.coming} == {"nightly", "often"}
+    assert scene.unkept == {"often"}
 
 
 def test_a_session_that_was_watched_has_a_pace() -> None:

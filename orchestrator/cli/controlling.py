@@ -19,6 +19,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.errors import InputError
 
 WAITS_TEXT = b"stopping once this tick is over; sessions continue. A second signal stops at once\n"
+LINE_CHARACTERS_MAX = 2000  # of a line for people, about ten of a terminal
 _LEVELS = {
     Kind.GAVE_UP: Level.ERROR,
     Kind.FAULTED: Level.ERROR,
@@ -134,13 +135,19 @@ def _level(event: Event) -> Level:
 
 
 def text_of(entry: Entry) -> str:
-    """An entry as people read it. Later lines are indented, so that a session's text cannot pose as one."""
-    text = entry.text.replace("\n", "\n  ")
+    """An entry as people read it. Later lines are indented, so that a session's text cannot pose as one, and
+    enormous ones are cut."""
+    text = "\n  ".join(map(_cut, entry.text.split("\n")))
     if not entry.at:
         return f"  {text}"
     level = f"{entry.level.upper()}: " if entry.level is not Level.INFO else ""
     run = f"{entry.run} " if entry.run else ""
     return f"{utc_text(entry.at)} {level}{run}{text}"
+
+
+def _cut(line: str) -> str:
+    more = len(line) - LINE_CHARACTERS_MAX
+    return line if more <= 0 else f"{line[:LINE_CHARACTERS_MAX]} … (cut; {more:,} more characters in --json)"
 
 
 def down(call: Call) -> int:

@@ -18,6 +18,11 @@ LATE_SHARE = 0.5  # a session that got less of its time than this is not counted
 WHOLE_SHARE = 0.5  # a session with less of its platform's limit than this is no slice
 
 
+def in_slices(record: RunRecord) -> bool:
+    """Whether a schedule gives the run its time, so that it sleeps in between."""
+    return record.slice is not None and not record.slice.gone
+
+
 def is_over(record: RunRecord, now: float) -> bool:
     """Whether the window of the run's slice has closed. A slice without a window ends with a session."""
     return record.slice is not None and record.slice.until is not None and now >= record.slice.until

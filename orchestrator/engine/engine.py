@@ -22,6 +22,7 @@ from orchestrator.core.needs import missing, regained
 from orchestrator.core.offer import Offer
 from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
@@ -178,6 +179,11 @@ class Engine:
         """For forecasts: the offers and rules, the runs with a session, and those that wait."""
         running = tuple(t.record for t in self._tracked.values() if t.record.session is not None)
         return self._market.case(()), running, tuple(self._waiting.values())
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """For forecasts: every schedule, as it was read within the last minute."""
+        return self._reserving.schedules
 
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""

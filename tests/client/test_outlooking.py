@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import Client
 from orchestrator.client import Standing, foreseen
-from orchestrator.core.event import Submitted, Wished
+from orchestrator.core.event import Slice, Submitted, Wished
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.pace import Pace
@@ -138,3 +139,36 @@ def test_a_run_keeps_its_deadline_in_the_ledger(home: Path) -> None:
         ledger.submit(Submitted(RUN, job(), NOW, store="home", deadline=NOW + 60.0))
     with ledger_of(home) as ledger:
         assert ledger.record(RUN).deadline == NOW + 60.0
+
+
+NIGHTLY = (
+    JOB.replace("name: asked", "name: nightly")
+    + """\
+schedule: {cron: "0 1 * * *", timezone: Europe/Berlin, mode: continue}
+"""
+)
+
+
+def test_a_job_that_grows_is_planned_in_the_slices_that_its_schedule_would_give_it(
+    home: Path, tmp_path: Path
+) -> None:
+    """Two hours of work, an hour at most each night."""
+    (tmp_path / "job.yaml").write_text(NIGHTLY)
+    asked = client(home).outlook(tmp_path / "job.yaml").asked
+    assert asked is not None
+    assert asked.forecast is not None
+    nights = {int((hop.start - NOW) // 86400.0) for hop in asked.hops}
+    assert len(asked.hops) == len(nights) > 1
+    assert asked.forecast.end > NOW + 86400.0
+    assert not (home / "ledger.sqlite").exists()
+
+
+def test_a_run_whose_slices_have_no_known_end_says_so_instead_of_the_training_that_is_left(
+    home: Path,
+) -> None:
+    run = run_after(home, *running())
+    record = replace(run.record(), slice=Slice(NOW))
+    foreseen.Writer(Folders(home))(Scene(NOW, Case(), (record,)), {})
+    assert run.status().in_slices
+    foreseen.Writer(Folders(home))(Scene(NOW, Case(), (record,)), {RUN: forecast()})
+    assert not run.status().in_slices, "its end is known"
