@@ -30,6 +30,7 @@ from orchestrator.stores import deposits
 from orchestrator.stores.folder import FolderStore
 from tests.core.runs import NOW, RUN, job
 from tests.postgresql import Server, cluster
+from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
 
 
@@ -148,6 +149,19 @@ def test_a_controller_that_lost_control_stands_by(tmp_path: Path, url: str, post
         wait_until(lambda: active.again is not None, lambda: str(active.said))
         assert active.again is True, "a new process goes on, as a standby"
         assert active.says("starts again as a standby")
+
+
+@pytest.mark.parametrize(("wrong_by", "said"), [(3 * 3600, "ahead of"), (-3 * 3600, "behind"), (5, None)])
+def test_a_standby_whose_clock_is_wrong_says_so(
+    tmp_path: Path, url: str, wrong_by: float, said: str | None
+) -> None:
+    client = configured(tmp_path / "home", url)
+    clock = VirtualClock(SystemClock().now() + wrong_by)
+    with client.home.ledger() as ledger:
+        doubts = list(likeness.doubts(ledger, Wired.from_home(client.home.path, clock)))
+    about = [each for each in doubts if "clock" in each]
+    assert len(about) == (said is not None)
+    assert said is None or f"the clock here is 3.0 h {said} that of the PostgreSQL server" in about[0]
 
 
 def test_a_standby_says_what_its_machine_lacks(
