@@ -84,6 +84,7 @@ def test_a_growing_run_is_foreseen_with_the_fires_of_its_schedule() -> None:
     assert [each.schedule for each in scene.coming].count("often") == 7
     assert {each.schedule for each in scene.coming} == {"nightly", "often"}
     assert scene.unkept == {"often"}
+    assert "nightly" in scene.measurements, "also of a schedule whose run is not there yet"
 
 
 def test_a_session_that_was_watched_has_a_pace() -> None:
