@@ -306,7 +306,7 @@ class Engine:
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
         self._expectant = self._market.expectant
-        if self._queue_stirred and self._market.is_worth_asking():
+        if self._queue_stirred and self._ledger.anything_queued() and self._market.is_worth_asking():
             self._ledger.wake_queued()
             self._queue.stir(self._load_waiting(now))
             self._queue_stirred = False

@@ -249,6 +249,12 @@ class LedgerReader(Journal, Measured, Controlled):
                 return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
+    def anything_queued(self) -> bool:
+        """Whether any run is queued."""
+        query = select(runs.c.run).where(runs.c.phase == Phase.QUEUED.value).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(query).first() is not None
+
     def counts(self) -> Counts:
         """How many runs and notifications there are, and when the next schedule is due."""
         kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
