@@ -89,15 +89,16 @@ def problem(cron: str) -> str | None:
     if len(cron) > CRON_CHARACTERS_MAX or len(fields) not in (5, 6):
         return f"{len(fields)} fields given; {valid} (with six fields, the first is the second)"
     names = list(_FIELDS)[6 - len(fields) :]
+    given = list(zip(names, fields, strict=True))
     wrong = [
         f"{name.replace('-', ' ')} {field!r} is not {_FIELDS[name]}, a list, a range or a step of these"
-        for name, field in zip(names, fields, strict=True)
+        for name, field in given
         if not _is_valid(name, field)
     ]
-    wrong += [
+    wrong = wrong or [
         f"{name.replace('-', ' ')} {field!r} has a step that is longer than its range, which would count as "
         "no step at all"
-        for name, field in zip(names, fields, strict=True)
+        for name, field in given
         if any(_goes_round(name, term) for term in field.upper().split(","))
     ]
     if wrong:
@@ -113,8 +114,8 @@ def _is_valid(name: str, field: str) -> bool:
 
 
 def _goes_round(name: str, term: str) -> bool:
-    """Whether the term has a step that reaches no second value of its range. A term such as `5/20` reaches to
-    the field's end, as in cronsim."""
+    """Whether a valid term has a step that reaches no second value of its range. One such as `5/20` reaches
+    to the field's end, as in cronsim."""
     found = re.fullmatch(r"(\*|\w+)(?:-(\w+))?/(\d+)", term)
     if found is None:
         return False

@@ -125,7 +125,7 @@ def test_a_line_and_a_window_that_never_meet() -> None:
     "line",
     ["", "x", "* * * *", "* * * * * * *", "60 * * * *", "* 24 * * *", "* * 32 * *", "* * * 13 *", "* * * * 8",
      "*/0 * * * *", "5-1 * * * *", "0 0 30 2 *", "0 0 31 FEB *", "@reboot", "٣ * * * *", "* * * * ²L",
-     "* * * * L", "1#2/3 * * * *", "\0 * * * *", "," * 300],
+     "* * * * L", "1#2/3 * * * *", "0-99999999999/1 * * * *", "\0 * * * *", "," * 300],
 )  # fmt: skip
 def test_a_wrong_line_is_refused_in_words(line: str) -> None:
     said = cron.problem(line)

@@ -101,14 +101,15 @@ def cooldown(
     end = max(until or 0.0, now + pause) if refusals < REFUSALS_MAX else None
     if end is None:
         reason = f"{reason} ({refusals} times in a row)"
-    return Cooldown(*here, end, reason, strikes, since=now, refusals=refusals)
+    began_at = _row_began(before, now)
+    return Cooldown(*here, end, reason, strikes, since=now, refusals=refusals, began_at=began_at)
 
 
-def outage_seconds(cooldown: Cooldown) -> float:
-    """How long the offer had taken nobody when the cooldown was set: all the pauses before it."""
-    doublings = range(min(cooldown.strikes - 1, 20))
-    growing = sum(min(CAPACITY_SECONDS * 2.0**each, CAPACITY_SECONDS_MAX) for each in doublings)
-    return growing + CAPACITY_SECONDS_MAX * (cooldown.strikes - 1 - len(doublings))
+def _row_began(before: Cooldown | None, now: float) -> float:
+    """When the offer first refused this run in a row. A new row begins if it was not asked for long."""
+    if before is None or before.until is None or now - before.until > before.until - before.since:
+        return now
+    return before.began_at or before.since
 
 
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:

@@ -22,7 +22,8 @@ class Cooldown:
 
     `since` is when it was set. Each of the `strikes` in a row makes it longer. A checkpoint from there ends
     the row; a start does not, because a wrong machine also starts and costs quota. `refusals`: how many of
-    the last strikes in a row were refusals without a known reason.
+    the last strikes in a row were refusals without a known reason. `began_at`: when the offer first
+    refused in this row; 0: at `since`.
     """
 
     platform: str
@@ -32,6 +33,7 @@ class Cooldown:
     strikes: int = 1
     since: float = 0.0
     refusals: int = 0
+    began_at: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import making_room, planned
-from orchestrator.core.closing import CAPACITY_SECONDS_MAX, outage_seconds
+from orchestrator.core.closing import CAPACITY_SECONDS_MAX
 from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
@@ -137,14 +137,14 @@ def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
 
 def _hopeless(asked: _Question, there: Way) -> bool:
     """Whether the router rejects the offer for good, as far as that shows without a whole estimate."""
-    job, now = asked.job, asked.now
+    job = asked.job
     if not there.rate.known or asked.done_steps >= job.work.total:
         return False
     session = replace(there.fit.terms, step=step_seconds(job.work, asked.done_steps, there.rate))
     if session.productive < session.step:
         return True
-    finish = max(now, there.not_before) + there.overhead + there.need
-    return finish - now > job.route.finish_within_seconds and not asked.allow_over_horizon
+    takes = there.overhead + there.need
+    return takes > job.route.finish_within_seconds and not asked.allow_over_horizon
 
 
 def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) -> Way | None:
@@ -170,7 +170,8 @@ def _recovers_at(cooldown: Cooldown, until: float) -> float:
     refusal without a known reason, longer than until the offer is asked again."""
     if cooldown.refusals:
         return until + CAPACITY_SECONDS_MAX
-    return max(until, cooldown.since + outage_seconds(cooldown))
+    lasted = cooldown.since - cooldown.began_at if cooldown.began_at else 0.0
+    return max(until, cooldown.since + lasted)
 
 
 def _reachable(record: RunRecord, case: Case) -> Sequence[Offer]:

@@ -56,19 +56,18 @@ def test_it_waits_for_a_much_faster_offer_that_opens_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hours", "strikes", "refusals", "goes_to"),
+    ("hours", "lasted", "refusals", "goes_to"),
     [
-        (0.3, 3, 0, None),
-        (0.7, 8, 0, None),  # half an hour
-        (0.7, 11, 0, "RTX3050"),  # an outage that has lasted for three hours may last for three more
-        (0.3, 3, 1, "RTX3050"),  # who knows what that was
+        (0.3, 0.0, 0, None),
+        (0.7, 0.5 * HOUR, 0, None),
+        (0.7, 3 * HOUR, 0, "RTX3050"),  # for three more
+        (0.3, 0.0, 1, "RTX3050"),  # who knows what that was
     ],
 )
 def test_it_waits_for_the_end_of_an_outage_only_if_that_is_likely(
-    hours: float, strikes: int, refusals: int, goes_to: str | None
+    hours: float, lasted: float, refusals: int, goes_to: str | None
 ) -> None:
-    pause = min(15.0 * 2 ** (strikes - 1), HOUR)
-    cooldown = Cooldown("kaggle", "T4x2", NOW + pause, "no capacity", strikes, NOW, refusals)
+    cooldown = Cooldown("kaggle", "T4x2", NOW + 60.0, "no capacity", 1, NOW, refusals, NOW - lasted)
     run = replace(record(hours), cooldowns=(cooldown,))
     found = judge(run, case_of(kaggle(), gpu()), NOW)
     assert (found.chosen and found.chosen.offer.accelerator) == goes_to

@@ -61,6 +61,17 @@ def test_a_platform_that_says_when_to_ask_again_is_asked_soon_after_it() -> None
     assert cooldown(found, order, NOW, "no slot", until=NOW + 7200.0).until == NOW + 7200.0
 
 
+def test_a_row_of_refusals_knows_when_it_began() -> None:
+    order, found, now = assigned(1).order, record(), NOW
+    for _ in range(12):
+        pause = cooldown(found, order, now, "no capacity")
+        assert pause.until is not None
+        found, now = replace(found, cooldowns=(pause,)), pause.until + 1.0
+    assert pause.began_at == NOW
+    later = cooldown(found, order, now + 2 * 3600.0, "no capacity")
+    assert later.began_at == later.since, "nobody knows what was in between"
+
+
 def test_nothing_is_awaited_of_a_session_that_its_platform_refused_to_start() -> None:
     """If its credentials were refused, its outbox cannot be read either."""
     found = record(*launched()[:-1], ended(Outcome.DENIED))

@@ -9,7 +9,7 @@ from orchestrator.core.event import Slice
 from orchestrator.core.job import RouteWish
 from orchestrator.core.layout import queued
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.offer import Offer
+from orchestrator.core.offer import Offer, Unavailable, until_time
 from orchestrator.core.queueing import (
     AGEING,
     RESERVE_SECONDS,
@@ -137,6 +137,9 @@ def test_nothing_is_taken_of_an_offer_that_the_router_rejects_for_good() -> None
     late = record(10, route=RouteWish(finish_within_seconds=39 * HOUR))  # 40 h on the RTX3050
     assert [way.offer.accelerator for way in ways_of(late, gpu(), kaggle())] == ["T4x2"]
     assert judge(late, Case((gpu(), kaggle())), NOW).others == ()
+    later = replace(gpu(), unavailable=Unavailable("an outage", until_time(NOW + 10 * HOUR)))
+    early = record(9, route=RouteWish(finish_within_seconds=39 * HOUR))
+    assert len(ways_of(early, later)) == 1, "judged anew when it opens"
 
 
 def test_a_run_that_sleeps_after_one_session_takes_no_more_of_the_calendar() -> None:
