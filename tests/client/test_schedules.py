@@ -262,6 +262,33 @@ def test_a_damaged_window_is_read_as_damage(bench: Bench, window: list[int]) -> 
     assert "a window from minute" in bench.client.schedules.unreadable()["tiny"]
 
 
+@pytest.mark.parametrize("mode", ["fresh", "continue"])
+def test_a_restored_schedule_knows_the_runs_that_were_adopted_after_it(bench: Bench, mode: str) -> None:
+    """The backup is older than the run of the first night, which came from its store."""
+    bench.client.schedules.register(bench.job(mode, ", catch_up: all"))
+    with bench.ledger._database.read() as connection:
+        [before] = connection.exec_driver_sql("SELECT version, run, body FROM schedules").all()
+    bench.clock.advance(DAY)
+    bench.fire()
+    first = bench.run()
+    with bench.ledger._database.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE schedules SET version = ?, run = ?, body = ?, next_at = 0", tuple(before)
+        )
+        connection.exec_driver_sql("DELETE FROM fires")
+    bench.ledger.append(first, [Cancelled(bench.clock.now())], due_at=None)
+    bench.clock.advance(DAY)
+    bench.fire()
+    fires = bench.client.schedules.fires("tiny")
+    assert (fires[-1].outcome, fires[-1].run) == (FireOutcome.SUBMITTED, first.run)
+    assert fires[-1].reason == "the ledger has its run already"
+    if mode == "fresh":
+        assert [each.outcome for each in fires] == [FireOutcome.SUBMITTED] * 2
+        assert bench.run().run not in ("", first.run)
+    else:
+        assert bench.client.schedules.one("tiny").state == "ended"
+
+
 def test_a_missed_fire_is_told_in_the_transaction_that_records_it(bench: Bench) -> None:
     bench.user.config(CONFIG + "notify: [{name: phone, url: env:PHONE, on: [schedule_missed]}]\n")
     bench.client.schedules.register(bench.job("fresh", ", catch_up: none"))
