@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
@@ -16,14 +19,21 @@ from orchestrator.core.event import (
     Prepared,
     Released,
     Requeued,
+    Submitted,
 )
+from orchestrator.core.job import Recurrence
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.notice import NoticeKind, Target, addressed, schedule_missed
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
+from orchestrator.core.schedule import Schedule
+from orchestrator.errors import InputError
+from orchestrator.ledger import Ledger
 from orchestrator.stores import deposits
 from tests.client.homes import ledger_of
 from tests.client.test_adopting import Houses, houses, old_client
-from tests.core.runs import NOW, RUN, assigned, ended
+from tests.core.runs import NOW, RUN, assigned, ended, job
+from tests.postgresql import Server
 from tests.simulation.clock import VirtualClock
 
 __all__ = ["houses"]  # a fixture
@@ -95,3 +105,51 @@ def test_what_the_store_was_told_before_the_backup_ends_nothing(houses: Houses, 
     assert record.phase is Phase.QUEUED
     _, done = restored(path, tmp_path / "third")
     assert [each.phase for each in done.revived] == [Phase.QUEUED]
+
+
+class Other(NamedTuple):
+    """A ledger in a database of its own, in which somebody works, and a backup of another."""
+
+    ledger: Ledger
+    backup: Path
+    client: Client
+
+
+@pytest.fixture
+def other(tmp_path: Path, postgresql: Server) -> Iterator[Other]:
+    with ledger_of(tmp_path) as ledger:
+        ledger.submit(Submitted(RUN, job(), NOW))
+    backup = Client(tmp_path).backups.write(tmp_path / "backup.tar.gz").path
+    (tmp_path / "second").mkdir()
+    (tmp_path / "second" / "url").write_text(postgresql.new_schema(f"other_{secrets.token_hex(4)}"))
+    (tmp_path / "second" / "config.yaml").write_text("database: file:url\n")
+    client = Client(tmp_path / "second")
+    with client.ledgers.made() as ledger:
+        yield Other(ledger, backup, client)
+
+
+def test_a_ledger_with_schedules_only_is_not_overwritten(other: Other) -> None:
+    nightly = job(name="nightly", schedule=Recurrence("0 1 * * *"))
+    other.ledger.schedules.add(Schedule("nightly", nightly, "home", NOW, NOW))
+    with pytest.raises(InputError, match="already has schedules"):
+        other.client.backups.restore(other.backup)
+    assert [each.name for each in other.ledger.schedules.all()] == ["nightly"]
+
+
+def test_a_ledger_with_notifications_only_is_not_overwritten(other: Other) -> None:
+    notice = schedule_missed("nightly", "nightly", NOW, NOW, "no controller ran")
+    other.ledger.notifications.post(
+        addressed(notice, [Target("phone", frozenset(NoticeKind))], None, "nightly", "x")
+    )
+    with pytest.raises(InputError, match="already has notifications"):
+        other.client.backups.restore(other.backup)
+
+
+def test_a_ledger_whose_controller_runs_is_not_overwritten(other: Other) -> None:
+    with (
+        other.ledger.take_over("alive", now=NOW),
+        pytest.raises(InputError, match=r"is running: alive \(process"),
+    ):
+        other.client.backups.restore(other.backup)
+    other.client.backups.restore(other.backup)
+    assert other.client.run(RUN).record().run == RUN
