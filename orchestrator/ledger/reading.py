@@ -230,9 +230,8 @@ class LedgerReader(Journal, Measured, Controlled):
         with self._database.read() as connection:
             return cast("float | None", connection.execute(query).scalar())
 
-    def anything_left(self, besides: Collection[str] = (), *, schedules_too: bool = True) -> bool:
-        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up). If
-        `schedules_too`: or any schedule will fire.
+    def anything_left(self, besides: Collection[str] = ()) -> bool:
+        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
 
         For the runs in `besides` only a due time counts; runs that cannot be read do not count. A controller
         that exits because of this must check again after it has released its takeover: a process that
@@ -244,9 +243,6 @@ class LedgerReader(Journal, Measured, Controlled):
         if self.next_due() is not None:
             return True
         with self._database.read() as connection:
-            fires = select(func.min(schedules.c.next_at))
-            if schedules_too and connection.execute(fires).scalar() is not None:
-                return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
     def counts(self) -> Counts:
