@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import socket
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
@@ -24,9 +25,10 @@ from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
 from orchestrator.errors import BackendError, InputError
 from orchestrator.files import draft_file
-from orchestrator.home import BUNDLES, CONFIG, IMAGES, INPUTS
+from orchestrator.home import BUNDLES, CONFIG, HOME_ID, IMAGES, INPUTS, PLATFORMS
 from orchestrator.ledger.portable import exported
 from orchestrator.ledger.tables import REVISION
+from orchestrator.platforms import catalog
 from orchestrator.pruning import listing
 
 FORMAT = 1
@@ -98,6 +100,10 @@ def _files(
         yield CONFIG, home.folders.config
     for kind in (BUNDLES, IMAGES, INPUTS):
         yield from _below(home.path / kind, kind)
+    for platform in config.platforms:
+        file = home.folders.platform(platform.name) / HOME_ID
+        if platform.type in catalog.IDENTIFIED and file.exists():
+            yield f"{PLATFORMS}/{platform.name}/{HOME_ID}", file
     for given in config.stores:
         folder = home.path / Path(str(given.options.get("path", ""))).expanduser()
         if given.type != "folder" or not folder.is_relative_to(home.path) or not folder.is_dir():
@@ -144,7 +150,7 @@ class _Writing:
         except FileNotFoundError:  # superseded meanwhile
             return
         with stream:
-            self._add(name, stream, path.stat().st_size)
+            self._add(name, stream, os.fstat(stream.fileno()).st_size)  # the name may be another file by now
 
     def manifest(self, **facts: Any) -> None:
         files = {name: {"size": size, "sha256": digest} for name, (size, digest) in self.members.items()}

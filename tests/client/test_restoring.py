@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import secrets
+import tarfile
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple
+from pathlib import Path, PosixPath
+from typing import Any, NamedTuple
 
 import pytest
 
 from orchestrator import Client
-from orchestrator.client import Restored
+from orchestrator.client import Restored, backing_up
 from orchestrator.core.event import (
     Cancelled,
     Completed,
@@ -105,6 +106,68 @@ def test_what_the_store_was_told_before_the_backup_ends_nothing(houses: Houses, 
     assert record.phase is Phase.QUEUED
     _, done = restored(path, tmp_path / "third")
     assert [each.phase for each in done.revived] == [Phase.QUEUED]
+
+
+PLATFORMS = """
+platforms:
+  kaggle: {type: kaggle, username: somebody, key: env:KAGGLE_KEY}
+  here: {type: process}
+"""
+
+
+def home_with_ids(home: Path) -> Client:
+    """It has been on Kaggle, and on a platform that the config has no more."""
+    home.mkdir(mode=0o700)
+    with ledger_of(home) as ledger:
+        ledger.submit(Submitted(RUN, job(), NOW))
+    (home / "config.yaml").write_text(PLATFORMS)
+    for name in ("kaggle", "here", "gone"):
+        (home / "platforms" / name).mkdir(parents=True)
+        (home / "platforms" / name / "home-id").write_text("a1b2c3d4e5f6")
+    return Client(home)
+
+
+def test_a_restored_home_goes_by_its_old_ids_on_the_platforms(tmp_path: Path) -> None:
+    """By them it finds what the sessions of the first home left there."""
+    path = home_with_ids(tmp_path / "one").backups.write(tmp_path / "backup.tar.gz").path
+    there = tmp_path / "two" / "platforms"
+    (there / "kaggle").mkdir(parents=True)
+    (there / "kaggle" / "home-id").write_text("0123456789ab")  # such as from an early look with `doctor`
+    [note] = [each for each in Client(tmp_path / "two").backups.restore(path).notes if "id" in each]
+    assert (there / "kaggle" / "home-id").read_text() == "a1b2c3d4e5f6"
+    assert (there / "kaggle" / "home-id.before").read_text() == "0123456789ab"
+    assert note.startswith("on kaggle this home now goes by the backup's id")
+    assert not (there / "here").exists()
+    Client(tmp_path / "three").backups.restore(path)
+    assert (tmp_path / "three" / "platforms" / "kaggle" / "home-id").read_text() == "a1b2c3d4e5f6"
+
+
+def test_an_id_of_a_home_that_is_none_is_refused(tmp_path: Path) -> None:
+    home = home_with_ids(tmp_path / "one")
+    (tmp_path / "one" / "platforms" / "kaggle" / "home-id").write_bytes(b"\xff/../x")
+    path = home.backups.write(tmp_path / "backup.tar.gz").path
+    with pytest.raises(InputError, match="id of this home on kaggle"):
+        Client(tmp_path / "two").backups.restore(path)
+
+
+class Superseded(PosixPath):
+    """A file that another one takes the place of just after it was opened, as `inputs` of a live home."""
+
+    def open(self, *args: Any, **kwargs: Any) -> Any:
+        stream = super().open(*args, **kwargs)
+        self.unlink()
+        Path(str(self)).write_bytes(b"another, and a longer one")
+        return stream
+
+
+def test_a_file_that_is_superseded_while_it_is_read_is_backed_up_whole(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"the first")
+    with tarfile.open(tmp_path / "tar", "w") as tar:
+        backing_up._Writing(tar).file("inputs/file", Superseded(tmp_path / "file"))
+    with tarfile.open(tmp_path / "tar") as tar:
+        read = tar.extractfile("inputs/file")
+        assert read is not None
+        assert read.read() == b"the first"
 
 
 class Other(NamedTuple):
