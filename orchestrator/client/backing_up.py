@@ -14,12 +14,14 @@ import os
 import socket
 import tarfile
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 from orchestrator import __version__
 from orchestrator import config as configuration
+from orchestrator.catalog import expanded
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
@@ -105,8 +107,8 @@ def _files(
         if platform.type in catalog.IDENTIFIED and file.exists():
             yield f"{PLATFORMS}/{platform.name}/{HOME_ID}", file
     for given in config.stores:
-        folder = home.path / Path(str(given.options.get("path", ""))).expanduser()
-        if given.type != "folder" or not folder.is_relative_to(home.path) or not folder.is_dir():
+        folder = folder_of(given, home.path)
+        if folder is None or not folder.is_relative_to(home.path) or not folder.is_dir():
             continue
         if checkpoints:
             yield from _below(folder, f"{STORES}/{given.name}")
@@ -116,6 +118,15 @@ def _files(
                 f"the store {given.name} lies in this home, and its checkpoints ({size_text(size)}) are not "
                 "in the backup: --checkpoints includes them"
             )
+
+
+def folder_of(given: configuration.StoreConfig, home: Path) -> Path | None:
+    """Where a store that is a folder lies; None for any other store, or if nobody knows."""
+    if given.type != "folder":
+        return None
+    with suppress(ValueError):
+        return home / expanded(Path(str(given.options.get("path", ""))))
+    return None
 
 
 def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:

@@ -176,8 +176,8 @@ def _folder_of(home: Path, store: str) -> Path | None:
     from orchestrator import config
 
     for given in config.load(home).stores:
-        if given.name == store and given.type == "folder":
-            folder = home / Path(str(given.options.get("path", ""))).expanduser()
+        folder = backing_up.folder_of(given, home)
+        if given.name == store and folder is not None:
             return folder if folder.resolve().is_relative_to(home.resolve()) else None
     return None
 
