@@ -129,7 +129,7 @@ def _kept(home: Home) -> dict[str, str]:
 
 
 def _quoted(text: str) -> str:
-    """One word of a unit: systemd.syntax(7). In a command, but not in `Environment=`, a `$` is doubled as well:
+    """One word of a unit: systemd.syntax(7). In a command, but not in `Environment=`, a `$` is doubled, too:
     systemd.service(5), systemd.exec(5)."""
     if "\n" in text or "\0" in text:
         raise InputError("a path or variable of the service has a line break: it cannot be in a unit")
