@@ -179,6 +179,35 @@ def test_a_cancelled_run_ends_the_schedule_and_a_submit_begins_a_new_one(bench: 
     assert bench.run().run != first.run
 
 
+OTHER_STORE = CONFIG + "stores: {other: {type: folder, path: other}}\n"
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_new_run_of_a_growing_schedule_begins_in_the_new_home_store(bench: Bench, over: bool) -> None:
+    """As the warning about a store that is gone advises: submit the job again. A run that goes on keeps its
+    store."""
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    first = bench.run()
+    assert first.store == "home"
+    if over:
+        bench.ledger.append(first, [Cancelled(runs.NOW)], due_at=None)
+    bench.user.config(OTHER_STORE)
+    done = schedules.register(bench.job())
+    assert (done.what, done.status.schedule.store) == (("edited", "other") if over else ("unchanged", "home"))
+    bench.clock.advance(DAY)
+    bench.fire()
+    assert bench.run().store == ("other" if over else "home")
+
+
+def test_a_finished_run_that_goes_on_with_more_steps_keeps_its_home_store(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    finish(bench)
+    bench.user.config(OTHER_STORE)
+    assert schedules.register(bench.job(total=80)).status.schedule.store == "home"
+
+
 def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
     schedules = bench.client.schedules
     schedules.register(bench.job(), now=True)
