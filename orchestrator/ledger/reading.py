@@ -23,7 +23,7 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
-from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
+from orchestrator.ledger.tables import metadata, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
@@ -263,7 +263,7 @@ class LedgerReader(Journal, Measured, Controlled):
         if path is not None:
             files = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
             return sum(file.stat().st_size for file in files if file.exists())
-        sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
+        sizes = [func.pg_total_relation_size(table.name) for table in metadata.sorted_tables]
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
 
