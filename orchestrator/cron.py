@@ -12,6 +12,7 @@ import math
 import re
 import sysconfig
 import zoneinfo
+from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ NICKNAMES = {
 }
 CRON_CHARACTERS_MAX = 200
 WALK_MAX = 10_000  # instants looked at after a downtime; 36 microseconds each
+NEWEST_SECONDS = 600.0  # looked back at first
 UPCOMING_MAX = 1000
 _OUTSIDE_MAX = 500  # days in a row on which the line names no instant in the window
 _LONG_AGO = datetime(2023, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()  # before a leap year
@@ -50,7 +52,18 @@ _FIELDS = {
     "month": "1–12 or JAN–DEC",
     "day-of-week": "0–7 or SUN–SAT, 5L (the last Friday) or 5#2 (the second Friday)",
 }
-_STEPS_MAX = {"second": 59, "minute": 59, "hour": 23}
+_RANGES = {
+    "second": (0, 59),
+    "minute": (0, 59),
+    "hour": (0, 23),
+    "day-of-month": (1, 31),
+    "month": (1, 12),
+    "day-of-week": (0, 7),  # 7 is Sunday, as 0 is
+}
+_NAMES = {
+    "month": ("", "JAN", "FEB", "MAR", "APR", "MAY", "JUN", "JUL", "AUG", "SEP", "OCT", "NOV", "DEC"),
+    "day-of-week": ("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"),
+}
 _CACHED = 256
 
 
@@ -82,10 +95,10 @@ def problem(cron: str) -> str | None:
         if not _is_valid(name, field)
     ]
     wrong += [
-        f"{name.replace('-', ' ')} {field!r} has a step that is longer than {_FIELDS[name]}, which would "
-        "count as no step at all"
+        f"{name.replace('-', ' ')} {field!r} has a step that is longer than its range, which would count as "
+        "no step at all"
         for name, field in zip(names, fields, strict=True)
-        if name in _STEPS_MAX and any(int(step) > _STEPS_MAX[name] for step in re.findall(r"/(\d+)", field))
+        if any(_goes_round(name, term) for term in field.upper().split(","))
     ]
     if wrong:
         return f"{'; '.join(wrong)}; {valid}"
@@ -97,6 +110,29 @@ def problem(cron: str) -> str | None:
 def _is_valid(name: str, field: str) -> bool:
     line = " ".join(field if name == each else "*" for each in _FIELDS)
     return field.isascii() and _simulated(line, UTC, _LONG_AGO) is not None
+
+
+def _goes_round(name: str, term: str) -> bool:
+    """Whether the term has a step that reaches no second value of its range. A term such as `5/20` reaches to
+    the field's end, as in cronsim."""
+    found = re.fullmatch(r"(\*|\w+)(?:-(\w+))?/(\d+)", term)
+    if found is None:
+        return False
+    first, last = _RANGES[name]
+    start = first if found[1] == "*" else _number(name, found[1])
+    end = last if found[2] is None else _number(name, found[2])
+    if start is None or end is None:
+        return False
+    if start == end:
+        end = last
+    reached = range(start, end + 1, max(1, int(found[3])))
+    return len({each % 7 if name == "day-of-week" else each for each in reached}) < 2
+
+
+def _number(name: str, text: str) -> int | None:
+    """The value that a number or a name such as MON stands for; None for `L` and `LW`."""
+    names = _NAMES.get(name, ())
+    return names.index(text) if text in names else int(text) if text.isdecimal() else None
 
 
 def explain(cron: str) -> str:
@@ -195,7 +231,9 @@ def opens_after(recurrence: Recurrence, at: float) -> float | None:
 
 def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[Planned]:
     """The fires planned after `after`, in order: the instants of the line that fall into the window."""
-    for _ in range(_OUTSIDE_MAX):
+    outside = 0
+    while outside < _OUTSIDE_MAX:
+        outside += 1
         instants = _instants(recurrence.cron, recurrence.timezone, after)
         for instant, following in pairwise(chain(instants, (math.inf,))):
             closes = closes_at(recurrence, instant)
@@ -203,6 +241,7 @@ def planned_after(recurrence: Recurrence, name: str, after: float) -> Iterator[P
                 after = instant
                 break
             jitter = _jitter(recurrence, name, instant, closes, following)
+            outside = 0
             yield Planned(instant, instant + jitter, closes)
         else:
             return
@@ -235,42 +274,45 @@ def agenda(schedule: Schedule, now: float) -> Agenda:
     """What is due for the schedule at this time, and what comes next."""
     recurrence = schedule.recurrence
     after = schedule.counts_from(now)
-    due: list[Planned] = []
-    following, walked, cut = None, 0, False
+    due = deque[Planned](maxlen=CATCH_UP_MAX)
+    oldest, following, walked, cut = None, None, 0, False
     for each in planned_after(recurrence, schedule.name, after):
         if each.at > now:
             following = each
             break
-        walked += 1
-        due.append(each)
         if walked >= WALK_MAX:
             cut = True
             break
+        walked += 1
+        oldest = oldest or each
+        due.append(each)
     if cut:
-        newest, following = _newest(recurrence, schedule.name, now, due[-1].planned)
-        due += newest
-        walked += len(newest)
-    kept = due[-CATCH_UP_MAX:]
-    oldest = due[0].planned if len(due) > len(kept) else None
+        due, following = _newest(recurrence, schedule.name, now, after)
+    older = walked - len(due)
     return Agenda(
-        tuple(kept), walked - len(kept), oldest, following,
-        closes_at(recurrence, now), opens_after(recurrence, now),
+        tuple(due), older, oldest.planned if oldest is not None and older > 0 else None, following,
+        closes_at(recurrence, now), opens_after(recurrence, now), uncounted=cut,
     )  # fmt: skip
 
 
 def _newest(
     recurrence: Recurrence, name: str, now: float, after: float
-) -> tuple[list[Planned], Planned | None]:
-    """After a downtime of more than WALK_MAX instants: the newest ones, without walking to them."""
-    for seconds in (600.0, 3600.0, 86400.0, 31 * 86400.0, now):
-        due: list[Planned] = []
+) -> tuple[deque[Planned], Planned | None]:
+    """After a downtime of more than WALK_MAX instants: the newest CATCH_UP_MAX, and the one that follows.
+
+    Looks further and further back, instead of walking through the whole downtime.
+    """
+    seconds = NEWEST_SECONDS
+    while True:
+        due, following = deque[Planned](maxlen=CATCH_UP_MAX), None
         for each in planned_after(recurrence, name, max(after, now - seconds)):
             if each.at > now:
-                if due:
-                    return due, each
+                following = each
                 break
-            due = [*due[-CATCH_UP_MAX:], each]
-    return [], None
+            due.append(each)
+        if len(due) == CATCH_UP_MAX or now - seconds <= after:
+            return due, following
+        seconds *= 2
 
 
 def upcoming(schedules: Iterable[Schedule], now: float, until: float) -> list[Upcoming]:

@@ -93,6 +93,10 @@ def is_worth_retrying(error: BaseException) -> bool:
     return isinstance(error, Transient) and not error.retried
 
 
+class HostUnknown(Transient):
+    """No server of that name is known, so another try may not help."""
+
+
 class QuotaExhausted(BackendError):
     """No quota, slot or capacity until `until` (unix seconds; None: not known)."""
 

@@ -134,10 +134,25 @@ def test_a_wrong_line_is_refused_in_words(line: str) -> None:
     assert list(cron.planned_after(Recurrence(line), "x", runs.NOW)) == []
 
 
-@pytest.mark.parametrize("line", ["*/90 * * * *", "0 */36 * * *", "0-30/60 * * * *", "*/60 * * * * *"])
+@pytest.mark.parametrize(
+    "line",
+    ["*/90 * * * *", "0 */36 * * *", "0-30/60 * * * *", "*/60 * * * * *", "1-5/59 * * * *", "1-5/5 * * * *",
+     "0,50/10 * * * *", "0 20/4 * * *", "0 0 */40 * *", "0 0 */31 * *", "0 0 10-20/11 * *", "0 0 * */13 *",
+     "0 0 * MAR-may/3 *", "0 0 * * */9", "0 0 * * */7", "0 0 * * mon-FRI/5"],
+)  # fmt: skip
 def test_a_step_that_goes_around_is_refused(line: str) -> None:
     """`*/90` is no 90 minutes: it would fire each hour."""
-    assert "has a step that is longer than" in (cron.problem(line) or "")
+    assert "has a step that is longer than its range" in (cron.problem(line) or "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["*/59 * * * *", "*/30 * * * * *", "1-5/4 * * * *", "50/9 * * * *", "5-5/20 * * * *", "0 */12 * * *",
+     "0 0 */30 * *", "0 0 1/30 * *", "0 0 L/2 * *", "0 0 1 */11 *", "0 0 1 MAR-MAY/2 *", "0 0 * * */6",
+     "0 0 * * MON-FRI/4", "0 0 * * 1/6"],
+)  # fmt: skip
+def test_a_step_that_reaches_a_second_value_is_none_that_goes_around(line: str) -> None:
+    assert cron.problem(line) is None
 
 
 def test_a_fire_is_spread_the_same_way_each_time_and_within_its_window() -> None:
@@ -162,8 +177,32 @@ def test_the_agenda_after_a_downtime_of_years_is_found_at_once() -> None:
     assert [each.planned for each in found.due[-2:]] == [now - 1, now]
     assert len(found.due) == CATCH_UP_MAX
     assert found.older >= 9000
+    assert found.uncounted
     assert found.following is not None
     assert found.following.planned == now + 1
+
+
+@pytest.mark.parametrize(
+    ("line", "window", "days"),
+    [
+        ("* * * * *", None, 8),
+        ("* * * * *", NIGHT, 20),
+        ("0 * * * *", None, 420),
+        ("0 */6 * * *", NIGHT, 520),
+    ],
+)
+def test_the_newest_fires_of_a_long_downtime_are_the_ones_to_make_up_for(
+    line: str, window: Window | None, days: int
+) -> None:
+    now, recurrence = at("2026-11-25T12:00"), Recurrence(line, "Europe/Berlin", window=window)
+    begin = now - days * 86400.0
+    fires = (each.planned for each in cron.planned_after(recurrence, "nightly", begin))
+    whole = list(takewhile(lambda instant: instant <= now, fires))
+    found = cron.agenda(schedule(recurrence, begin), now)
+    assert [each.planned for each in found.due] == whole[-CATCH_UP_MAX:]
+    assert found.oldest == whole[0]
+    assert found.older + CATCH_UP_MAX == min(len(whole), cron.WALK_MAX)
+    assert found.uncounted is (len(whole) > cron.WALK_MAX)
 
 
 def test_upcoming_fires_of_several_schedules_come_in_order() -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import pytest
 
 from orchestrator.core.event import Completed, Event, Launched, Prepared, Requeued, Started
 from orchestrator.core.foreseen import Forecast
+from orchestrator.core.job import Recurrence, Work
 from orchestrator.core.order import AgentStatus, Outcome
 from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.scene import Scene
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation, Sighting
+from orchestrator.core.speed import Measurement
 from orchestrator.engine.foreseeing import FORESEE_SECONDS, Foreseer
+from orchestrator.errors import Transient
 from tests.core.runs import NOW, RUN, accept, assigned, ended, record, running
 from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
@@ -24,13 +28,15 @@ class Watched:
     """A foreseer whose run lives on a clock that stands still until it is moved. `written` is what its thread
     has made; `unforeseen` what it met."""
 
-    def __init__(self, *, fails: bool = False) -> None:
+    def __init__(
+        self, *, fails: bool = False, measurements: Callable[[str], tuple[Measurement, ...]] = lambda _job: ()
+    ) -> None:
         self.clock = VirtualClock(NOW)
         self.written: list[tuple[Scene, Mapping[str, Forecast]]] = []
         self.unforeseen: list[str] = []
         self.record = record()
         self.foreseer = Foreseer(
-            self.clock, lambda _job: (), self._fails if fails else self._write,
+            self.clock, measurements, self._fails if fails else self._write,
             lambda doing, _error: self.unforeseen.append(doing),
         )  # fmt: skip
 
@@ -61,6 +67,24 @@ class Watched:
 
     def scenery(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
         return Case(), (self.record,), ()
+
+
+def test_a_growing_run_is_foreseen_with_the_fires_of_its_schedule() -> None:
+    watched = Watched()
+    watched.happen(*running())
+    scheduled = replace(watched.record.job, name="nightly", schedule=Recurrence("0 1 * * *"))
+    nightly = Schedule("nightly", scheduled, "home", NOW, NOW)
+    often = replace(nightly, name="often", job=replace(scheduled, schedule=Recurrence("* * * * *")))
+    paused = replace(nightly, name="paused", paused_at=NOW)
+    with watched.foreseer.at_work():
+        watched.foreseer.after_tick(watched.scenery, lambda: (nightly, often, paused))
+        wait_until(lambda: watched.written, "a forecast")
+    [(scene, _found), *_] = watched.written
+    assert [each.schedule for each in scene.coming].count("nightly") == 7
+    assert [each.schedule for each in scene.coming].count("often") == 7
+    assert {each.schedule for each in scene.coming} == {"nightly", "often"}
+    assert scene.unkept == {"often"}
+    assert "nightly" in scene.measurements, "also of a schedule whose run is not there yet"
 
 
 def test_a_session_that_was_watched_has_a_pace() -> None:
@@ -167,3 +191,62 @@ def test_what_goes_wrong_in_its_thread_is_told_and_ends_nothing() -> None:
 def _told_again(watched: Watched) -> bool:
     watched.foreseer.after_tick(watched.scenery)
     return len(watched.unforeseen) > 1
+
+
+def test_a_scene_that_cannot_be_collected_is_told_and_left_out() -> None:
+    def damaged(_job: str) -> tuple[Measurement, ...]:
+        raise ValueError("a damaged row")
+
+    watched = Watched(measurements=damaged)
+    watched.happen(*running())
+    with watched.foreseer.at_work():
+        watched.foreseer.after_tick(watched.scenery)
+        watched.clock.advance(FORESEE_SECONDS + 1.0)
+        watched.foreseer.after_tick(watched.scenery)
+    assert watched.unforeseen == ["collecting what forecasts need"] * 2
+    assert watched.written == []
+
+
+def test_a_ledger_that_does_not_answer_costs_a_scene_and_the_next_tick_says_so() -> None:
+    answers: list[tuple[Measurement, ...] | None] = [None, ()]
+
+    def measurements(_job: str) -> tuple[Measurement, ...]:
+        found = answers.pop(0)
+        if found is None:
+            raise Transient("the server is away")
+        return found
+
+    watched = Watched(measurements=measurements)
+    watched.happen(*running())
+    with watched.foreseer.at_work():
+        watched.foreseer.after_tick(watched.scenery)
+        watched.clock.advance(FORESEE_SECONDS + 1.0)
+        watched.foreseer.after_tick(watched.scenery)
+        wait_until(lambda: watched.written, "a forecast")
+    assert watched.unforeseen == []
+
+
+def test_a_run_that_cannot_be_measured_hides_no_other() -> None:
+    watched = Watched()
+    watched.happen(*running())
+    watched.train(30)
+    huge = replace(watched.record, run="huge", job=replace(watched.record.job, work=Work(10**9, 10**400)))
+    for step in range(10):
+        watched.clock.advance(1.0)
+        status = AgentStatus("aaaa", 1, watched.clock.now(), "training", step=step)
+        watched.foreseer.reading(huge, Observation(Sighting.RUNNING, ("aaaa",), status), watched.clock.now())
+    found = watched.foreseer.scene(Case(), (huge, watched.record), ()).watched
+    assert found["huge"].pace is None
+    assert found[RUN].pace is not None
+    assert watched.unforeseen == ["measuring how fast huge trains"]
+
+
+def test_steps_beyond_the_jobs_total_count_as_its_total() -> None:
+    watched = Watched()
+    watched.happen(*running())
+    watched.train(30)
+    watched.clock.advance(1.0)
+    watched.read(2**62)
+    found = watched.scene().watched[RUN].pace
+    assert found is not None
+    assert found.step == 1000

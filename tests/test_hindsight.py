@@ -9,6 +9,7 @@ from functools import partial
 import pytest
 
 from orchestrator.core.event import Noted, Submitted
+from orchestrator.core.job import Mode, Window
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, until_human, until_time
 from orchestrator.hindsight.comparing import Comparison, compare
 from orchestrator.hindsight.offering import SILENT_SECONDS, Offering, Setting, Use
@@ -18,7 +19,13 @@ from orchestrator.hindsight.recording import Reading, Recording, Refused
 from orchestrator.ledger import Stored
 from tests.core.runs import NOW, RUN, job
 from tests.months import HOUR, recorded_home, recording
+from tests.test_engine import Make, small
+from tests.test_reserving import BOX as ALONE
+from tests.test_reserving import MINUTE, daily, nightly, register
 
+__all__ = ["small"]  # a fixture
+
+DAY = 24 * HOUR
 CLOUD, BOX = ("cloud", "T4"), ("box", "RTX3050")
 
 
@@ -170,3 +177,23 @@ def test_a_quota_is_less_what_the_play_used_and_is_refreshed() -> None:
             if o.quota is not None]  # fmt: skip
     assert left == pytest.approx([10.0, 7.0, 6.0, 11.0])
     assert of.changes(NOW + 100 * HOUR)[:2] == (NOW + 20 * HOUR, NOW + 44 * HOUR)
+
+
+def test_a_growing_run_sleeps_when_it_did(small: Make) -> None:
+    world = small(box=ALONE)
+    opens = world.clock.now() + 10 * MINUTE
+    opens -= opens % MINUTE
+    minute = int(opens % 86400 // 60)
+    window = Window(minute, (minute + 60) % (24 * 60))
+    register(world, daily(opens, mode=Mode.CONTINUE, window=window), 2.5)
+    assert world.until(lambda: nightly(world) != "", HOUR, 60.0)
+    run = nightly(world)
+    assert world.until(lambda: world.record(run).phase.final, 4 * DAY, 60.0)
+    recorder = Recorder(0.0, world.clock.now())
+    recorder.add(run, world.ledger.entries(run))
+    found = recorder.recording({})
+    result = compare(found, Setting.recorded(found))
+    [then, again] = [each.reached_at for each in (result.runs[0].then, result.runs[0].again)]
+    assert then is not None
+    assert then - opens > 2 * DAY
+    assert again == pytest.approx(then, abs=0.1 * HOUR)

@@ -20,9 +20,9 @@ from orchestrator.core.event import (
     Prepared,
     Wished,
 )
-from orchestrator.core.job import Precision
+from orchestrator.core.job import NoticeKind, Precision
 from orchestrator.core.lifecycle import IllegalTransition, Phase, Wish
-from orchestrator.core.notice import Notice, NoticeKind, Outgoing
+from orchestrator.core.notice import Notice, Outgoing
 from orchestrator.core.offer import Route
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord

@@ -269,6 +269,14 @@ def test_a_url_of_another_kind(url: str) -> None:
     assert "sqlite:///PATH or postgresql://USER@HOST/DATABASE" in str(error)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:1", "localhost:1"])
+def test_a_server_that_does_not_answer_is_asked_after_once(host: str) -> None:
+    error = refusal(f"postgresql://me@{host}/ledger")
+    assert type(error) is Transient
+    assert str(error).lower().count("is the server running") == 1
+    assert "Connection refused; is the server running?" in str(error)
+
+
 def test_no_server_and_no_password_in_the_words(tmp_path: Path) -> None:
     error = refusal(f"postgresql://me:sesame@/ledger?host={tmp_path}&password=sesame2")
     assert isinstance(error, Transient)

@@ -126,12 +126,25 @@ def test_a_growing_run_has_its_window_to_itself(small: Make) -> None:
     )
     grows = nightly(world)
     world.until(lambda: False, seconds=5.5 * HOUR, step=60.0)
-    assert len(starts(world, grows)) > 1, "on the own machine sessions make room after three hours"
     assert [starts(world, f"other-{number}") for number in range(3)] == [[], [], []]
     assert world.until(lambda: world.record(grows).asleep, seconds=HOUR, step=30.0)
+    asleep_at = world.clock.now()
     assert world.until(lambda: starts(world, "other-0") != [], seconds=HOUR, step=10.0)
-    again = world.clock.now() + 10 * MINUTE
-    assert starts(world, "other-0")[0] < again
+    assert starts(world, "other-0")[0] < asleep_at + 10 * MINUTE
+
+
+def test_a_run_that_sleeps_takes_nobodys_place(small: Make) -> None:
+    """Not even if it has less work left than the one that waits."""
+    world = small(box=BOX)
+    opens = world.clock.now() + 5 * MINUTE
+    opens -= opens % MINUTE
+    minute = int(opens % 86400 // 60)
+    window = Window(minute, (minute + 60) % (24 * 60))
+    register(world, daily(opens, mode=Mode.CONTINUE, window=window), 5)
+    assert world.until(lambda: nightly(world) != "" and starts(world, nightly(world)) != [], HOUR, step=10.0)
+    assert world.until(lambda: world.record(nightly(world)).asleep, 2 * HOUR, step=30.0)
+    world.submit("other", **work(10))
+    assert world.until(lambda: starts(world, "other") != [], seconds=5 * MINUTE)
 
 
 def test_a_paused_schedule_keeps_nothing(small: Make) -> None:

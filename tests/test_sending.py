@@ -19,6 +19,7 @@ from tests.core.runs import NOW, RUN
 from tests.leaks import Leaks
 from tests.receivers import DRIP, HANG, LOSE, Item, mail_server
 from tests.receivers import webhook as receiver
+from tests.waiting import wait_until
 
 # apprise imports it where Python has it.
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")
@@ -166,10 +167,13 @@ def test_two_targets_are_sent_to_at_a_time() -> None:
         hanging = threading.Thread(
             target=sending.send, args=(f"json://127.0.0.1:{slow.port}/?rto=60", told()), daemon=True
         )
+        before = set(threading.enumerate())
         hanging.start()
-        for _ in range(20):
-            assert sending.send(f"json://127.0.0.1:{quick.port}/", told()).answer is Answer.SENT
+        wait_until(lambda: slow.got, "the message to arrive")
+        assert sending.send(f"json://127.0.0.1:{quick.port}/", told()).answer is Answer.SENT
         assert hanging.is_alive()
+        threads = {each.name for each in set(threading.enumerate()) - before}
+        assert not [name for name in threads if name.startswith("ThreadPoolExecutor")]
 
 
 def test_without_apprise_it_is_said_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:

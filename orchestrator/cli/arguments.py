@@ -51,7 +51,7 @@ DEADLINE = _option(
 RUN = _option("run", metavar="RUN", help="the run: its name, a unique prefix of it, or its job's name")
 FOLLOW = _flag("-f", "--follow", help="keep showing what happens; Ctrl-C ends the view, never the run")
 DRY_RUN = _flag("--dry-run", help="show what would happen, but change nothing")
-UNLESS_RUNNING = _flag("--unless-running", help="do nothing if a run of this job is under way")
+UNLESS_RUNNING = _flag("--unless-running", help="start no run if one of this job is under way")
 PLATFORM = _option(
     "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )

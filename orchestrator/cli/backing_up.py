@@ -7,8 +7,10 @@ from collections.abc import Callable
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.client import Restored
+from orchestrator.client.backing_up import EarlierBackUp
 from orchestrator.clock import utc_text
-from orchestrator.core.wording import count_text, size_text
+from orchestrator.core.wording import count_text, date, size_text
+from orchestrator.errors import InputError
 
 
 def backup(call: Call) -> int:
@@ -24,18 +26,31 @@ def backup(call: Call) -> int:
         "your sources, so keep it private, and no secret: secrets and logins (credentials/) need a backup of "
         "their own"
     )
+    if done.replaced is not None:
+        call.out.say(_replaced(done.replaced))
     return Exit.OK
+
+
+def _replaced(before: EarlierBackUp) -> str:
+    if before.at is None or before.runs is None:
+        return f"replaced a damaged backup ({size_text(before.size)})"
+    size, runs, files = size_text(before.size), count_text(before.runs, "run"), before.files or 0
+    return f"replaced the backup of {date(before.at)}: {size}, {runs}, {count_text(files, 'file')}"
 
 
 def restore(call: Call) -> int:
     """Shows what a backup has, asks, and restores it. Without a terminal and --yes it only shows."""
     options = call.options
     found = call.client.backups.restore(options.backup, dry_run=True, progress=_progress(call))
+    if found.refused and not options.dry_run:
+        raise InputError(found.refused)
     if options.dry_run or not (options.yes or _consents(call, found)):
         call.out.document({"restored": False, **vars(found), "home": str(found.home)})
         call.out.say(
             f"{_what(found)}: nothing was restored" + ("" if options.dry_run else "; --yes restores it")
         )
+        if found.refused:
+            call.out.say(f"Without --dry-run it would be refused: {found.refused}")
         return Exit.OK
     done = call.client.backups.restore(options.backup, progress=_progress(call))
     call.out.document({"restored": True, **vars(done), "home": str(done.home)})

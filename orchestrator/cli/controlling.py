@@ -6,10 +6,13 @@ import contextlib
 import os
 import signal
 import sys
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
 
 from orchestrator.cli import shield, story
 from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.output import simple
 from orchestrator.client.controller_log import STATED, ControllerLog, Entry, Level
 from orchestrator.clock import utc_text
 from orchestrator.core.event import Ended, Event
@@ -19,6 +22,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.errors import InputError
 
 WAITS_TEXT = b"stopping once this tick is over; sessions continue. A second signal stops at once\n"
+LINE_CHARACTERS_MAX = 2000  # of a line for people, about ten of a terminal
 _LEVELS = {
     Kind.GAVE_UP: Level.ERROR,
     Kind.FAULTED: Level.ERROR,
@@ -119,12 +123,21 @@ class _Speaker:
         if self._alone:
             return
         with contextlib.suppress(OSError):  # output that cannot be written must not stop the controller
-            self._call.out.record({**entry.json(), "body": event})
+            self._call.out.record({**entry.json(), "body": _masked(simple(event), self._mask)})
             self._call.out.say(text_of(entry))
             sys.stdout.flush()
             if self._log.trouble and not self._complained:
                 self._complained = True
                 self._call.out.remark(f"the controller's log cannot be written: {self._log.trouble}")
+
+
+def _masked(value: Any, mask: Callable[[str], str]) -> Any:
+    """JSON with every text masked. Masking the encoded line could cut an escape in two."""
+    if isinstance(value, dict):
+        return {mask(key): _masked(each, mask) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_masked(each, mask) for each in value]
+    return mask(value) if isinstance(value, str) else value
 
 
 def _level(event: Event) -> Level:
@@ -134,13 +147,19 @@ def _level(event: Event) -> Level:
 
 
 def text_of(entry: Entry) -> str:
-    """An entry as people read it. Later lines are indented, so that a session's text cannot pose as one."""
-    text = entry.text.replace("\n", "\n  ")
+    """An entry as people read it. Later lines are indented, so that a session's text cannot pose as one, and
+    enormous ones are cut."""
+    text = "\n  ".join(map(_cut, entry.text.split("\n")))
     if not entry.at:
         return f"  {text}"
     level = f"{entry.level.upper()}: " if entry.level is not Level.INFO else ""
     run = f"{entry.run} " if entry.run else ""
     return f"{utc_text(entry.at)} {level}{run}{text}"
+
+
+def _cut(line: str) -> str:
+    more = len(line) - LINE_CHARACTERS_MAX
+    return line if more <= 0 else f"{line[:LINE_CHARACTERS_MAX]} … (cut; {more:,} more characters in --json)"
 
 
 def down(call: Call) -> int:

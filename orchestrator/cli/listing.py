@@ -98,6 +98,7 @@ def say_no_runs(call: Call, store: str) -> None:
 
 def _row(status: RunStatus, now: float) -> tuple[str, ...]:
     left = status.seconds_left if status.forecast is None else status.forecast.end - now
+    told = "in slices" if status.in_slices else "–" if left is None else clock_text(left)
     where = f"{status.platform}/{status.accelerator}" if status.platform else "–"
     return (
         status.run,
@@ -106,7 +107,7 @@ def _row(status: RunStatus, now: float) -> tuple[str, ...]:
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
         number_text(status.loss),
-        "–" if left is None else clock_text(left),
+        told,
         where,
     )
 

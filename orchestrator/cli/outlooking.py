@@ -49,9 +49,10 @@ def show(out: Output, found: Outlook) -> None:
     if asked is not None:
         view.asked(asked)
     others = [each for each in found.runs if each is not asked]
-    if asked is None and not others:
+    if asked is None and not others and not found.left_out:
         out.say("no run is under way, waiting or scheduled")
     view.others(others)
+    view.left_out()
     view.timeline()
 
 
@@ -132,11 +133,16 @@ class _View:
             out.say(out.paint("Beside it:", "bold"))
         shown = runs[:RUNS_SHOWN]
         self._hops(shown, HOPS_SHOWN, named=True)
-        more = len(runs) - len(shown) + self._found.left_out
-        if more:
+        if more := len(runs) - len(shown):
             out.say(f"… and {count_text(more, 'further run')}; --json has them")
         out.say()
         out.facts((self._name(run), self._summary(run)) for run in shown)
+
+    def left_out(self) -> None:
+        """How many runs nobody laid out, so that not even --json has them."""
+        if self._found.left_out:
+            self._out.say()
+            self._out.say(f"not laid out: {count_text(self._found.left_out, 'newer waiting run')}")
 
     def _summary(self, run: Expected) -> str:
         """`running, ends Fri 27 Nov 09:00 (…), 12 h of quota`."""

@@ -13,7 +13,7 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from orchestrator.cli.terminal import one_line, plain
@@ -35,18 +35,19 @@ class Output:
     def __init__(self, as_json: bool) -> None:
         self.as_json = as_json
         self.done = ""
+        self.local: Callable[[str], str] = str  # turns the times in a text for people into theirs
         self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
     def say(self, text: str = "") -> None:
         """Prints a line for people."""
         if not self.as_json:
-            print(_inked(text))
+            print(_inked(self.local(text)))
 
     def remark(self, text: str) -> None:
         """Prints a line on standard error, so that piped output stays clean."""
         if not self.as_json:
-            print(_inked(text), file=sys.stderr, flush=True)
+            print(_inked(self.local(text)), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """Shows what was said, also in a pipe."""
@@ -71,7 +72,7 @@ class Output:
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Prints names and values in two aligned columns. A name repeated on the next row is left blank."""
-        rows = [(name, value) for name, value in pairs if value]
+        rows = [(self.local(name), self.local(value)) for name, value in pairs if value]
         width = max((len(name) for name, _ in rows), default=0)
         before = None
         for name, value in rows:
@@ -104,6 +105,7 @@ class Output:
         is wrapped, and the columns `spare` are left out, in this order, where there is no room."""
         if self.as_json:
             return
+        rows = [[self.local(cell) for cell in row] for row in rows]
         if self.is_terminal:
             kept = _fitting(headers, rows, spare)
             kept_rows = [[row[c] for c in kept] for row in rows]

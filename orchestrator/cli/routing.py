@@ -12,8 +12,9 @@ from orchestrator.core.offer import Choice, Rejection, Route, UntilKind
 from orchestrator.core.wording import count_text, quota_text, span
 
 
-def choice_text(choice: Choice, job: Job) -> str:
-    """`here/cpu: done in about 2 h (1 to 4 h), 3 sessions`."""
+def choice_text(choice: Choice, job: Job, *, sliced: bool | None = None) -> str:
+    """`here/cpu: done in about 2 h (1 to 4 h), 3 sessions`. `sliced`: it sleeps between slices, which no
+    estimate of an offer counts; by default if the job's schedule says so."""
     offer, figures = choice.offer, choice.estimate
     low, high = (span(end - figures.start) for end in (figures.finish_low, figures.finish_high))
     parts = [
@@ -21,6 +22,11 @@ def choice_text(choice: Choice, job: Job) -> str:
         count_text(figures.sessions, "session"),
     ]
     is_known = rate_is_known(choice, job)
+    if sliced is None:
+        sliced = job.schedule is not None and job.schedule.in_slices
+    if sliced:
+        about = f"about {span(figures.finish - figures.start)} ({low} to {high})"
+        parts = [f"{about} of work in slices: `plan` counts the sleep between them"]
     if not is_known:
         parts = ["duration unknown until the first session measures its speed"]
     if offer.quota is not None and is_known:

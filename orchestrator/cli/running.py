@@ -14,6 +14,7 @@ from pathlib import Path
 
 from orchestrator.cli import arguments, starting, streams
 from orchestrator.cli.call import FULL, Call, Exit, exit_code, os_error_text
+from orchestrator.cli.local_times import localiser
 from orchestrator.cli.output import Output
 from orchestrator.cli.streams import OutputLost
 from orchestrator.cli.terminal import plain
@@ -38,6 +39,10 @@ TIGHTENS = (
     "adopt",
     "schedule",
 )  # listings change nothing
+# These print times in the user's zone. Logs and live views keep UTC, as do all other commands.
+LOCAL = frozenset({
+    "backup", "health", "notify", "plan", "ps", "replay", "restore", "schedule", "show", "submit", "why",
+})  # fmt: skip
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
 
@@ -57,6 +62,8 @@ def run(given: Sequence[str]) -> int:
             os.umask(0o077)
         if options.command in TIGHTENS and (told := home.tighten()):
             out.remark(told)
+        if options.command in LOCAL and not getattr(options, "follow", False):
+            out.local = localiser(home.folders.config)
         command = _command(options.command)
         starting.over()
         with Client(home) as client:

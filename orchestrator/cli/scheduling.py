@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from argparse import Namespace
+
 from orchestrator import cron
 from orchestrator.cli import leaving as shown
 from orchestrator.cli import routing
@@ -37,11 +39,8 @@ def schedule(call: Call) -> int:
 # --- submit -----------------------------------------------------------------------------------------------
 
 
-def submit(call: Call) -> int:
-    """Registers the schedule of a job, and with --now fires it once at once."""
-    from orchestrator.cli.submitting import followed, tell_unlocked
-
-    given = call.options
+def check(given: Namespace) -> None:
+    """Raises InputError for options of `submit` that no scheduled job can have."""
     if given.deadline is not None:
         raise InputError(
             f"{given.job} has a schedule, which has no deadline; of a new run each time, the job's "
@@ -49,11 +48,21 @@ def submit(call: Call) -> int:
         )
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
-    done = call.client.schedules.register(given.job, platforms=given.platform, now=given.now)
+
+
+def submit(call: Call) -> int:
+    """Registers the schedule of a job, and with --now fires it once at once."""
+    from orchestrator.cli.submitting import followed, tell_unlocked
+
+    given = call.options
+    done = call.client.schedules.register(
+        given.job, platforms=given.platform, now=given.now, unless_running=given.unless_running
+    )
     status, zone = done.status, done.status.schedule.recurrence.timezone
     call.out.done = f"the schedule {status.name} was {done.what}"
     tell_unlocked(call, done.plan)
-    run = None if done.fire is None or not done.fire.run else Run(call.client, done.fire.run)
+    name = _run_name(done)
+    run = Run(call.client, name) if name else None
     follows = given.follow and run is not None
     (call.out.record if follows else call.out.document)(_registration_json(done))
     call.out.say(f"{call.out.paint(status.name, 'bold')}  {_WHAT[done.what]}")
@@ -80,10 +89,15 @@ def submit(call: Call) -> int:
     return Exit.OK
 
 
+def _run_name(done: Registration) -> str:
+    """The run that firing it now gave, or that was under way already."""
+    return done.under_way if done.fire is None else done.fire.run
+
+
 def _registration_json(done: Registration) -> dict[str, object]:
     return {
         "schedule": _status_json(done.status), "registered": done.what, "changes": done.changes,
-        "run": done.fire.run if done.fire and done.fire.run else None, "fire": done.fire,
+        "run": _run_name(done) or None, "fire": done.fire,
         "not_fired": done.not_fired or None, "verdict": done.plan.verdict,
         "leaves": shown.document(done.plan), "controller_started": done.controller_started,
     }  # fmt: skip
@@ -194,34 +208,35 @@ def _run(call: Call) -> int:
 
 
 def _rm(call: Call) -> int:
-    name = call.options.name
-    if name in call.client.schedules.unreadable():
-        held = call.client.schedules.remove_unreadable(name)
-        call.out.done = f"{name} was removed"
-        call.out.document({
-            "schedule": None, "changed": True, "runs": held, "fire": None,
-            "text": "removed; its runs stay", "controller_started": False,
-        })  # fmt: skip
-        call.out.say(f"{name} removed, though it could not be read; its runs stay")
-        return Exit.OK
-    done = call.client.schedules.remove(name)
-    text = "removed; its runs stay"
+    done = call.client.schedules.remove(call.options.name)
+    unread = "" if done.status is not None else ", though it could not be read"
+    text = f"removed{unread}; its runs stay"
     if done.runs:
         named = ", ".join(done.runs[:3])
         release = call.command("release", done.runs[0])
         text += f". {named}: held once its slice is over; `{release}` lets it run on without a schedule"
-    return _answered(call, done, text)
+    return _said(call, done.name, done.status, text, runs=done.runs, started=done.controller_started)
 
 
 def _answered(call: Call, done: ScheduleChange, text: str) -> int:
-    if done.controller_started:
+    return _said(
+        call, done.status.name, done.status, text,
+        changed=done.changed, fire=done.fire, started=done.controller_started,
+    )  # fmt: skip
+
+
+def _said(
+    call: Call, name: str, status: ScheduleStatus | None, text: str, *, changed: bool = True,
+    runs: tuple[str, ...] = (), fire: Fire | None = None, started: bool,
+) -> int:  # fmt: skip
+    if started:
         call.out.remark("no controller was running: started one in the background")
-    call.out.done = f"{done.status.name} {text}"
+    call.out.done = f"{name} {text}"
     call.out.document({
-        "schedule": _status_json(done.status), "changed": done.changed, "runs": done.runs, "fire": done.fire,
-        "text": text, "controller_started": done.controller_started,
+        "schedule": None if status is None else _status_json(status), "changed": changed, "runs": runs,
+        "fire": fire, "text": text, "controller_started": started,
     })  # fmt: skip
-    call.out.say(f"{done.status.name} {text}")
+    call.out.say(f"{name} {text}")
     return Exit.OK
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
-from orchestrator.client import Forecast, SessionSummary
+from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
@@ -17,6 +17,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, date, size_text
 
 NOTES_SHOWN = 12
+IN_SLICES = "in slices, and it sleeps in between: `orchestrator plan` lays them out"
 
 
 # --- show -------------------------------------------------------------------------------------------------
@@ -83,7 +84,7 @@ def _facts(look: Look) -> list[tuple[str, str]]:
         ("submitted", utc_text(record.submitted_at)),
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
         ("progress", ", ".join([done, *watching.figures(look)])),
-        ("expected end", "" if look.forecast is None else _end_text(look.forecast)),
+        ("expected end", _end_text(look)),
     ]
     because = _because(record)
     if not record.phase.final and (record.session is not None or not because):
@@ -104,10 +105,14 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     return rows
 
 
-def _end_text(forecast: Forecast) -> str:
-    """`2026-11-20 21:52Z, after 2 further sessions`."""
+def _end_text(look: Look) -> str:
+    """`2026-11-20 21:52Z, after 2 further sessions`; empty if nothing can be said of it."""
+    forecast, sliced = look.forecast, look.in_slices
+    if forecast is None:
+        return IN_SLICES if sliced else ""
     more = forecast.sessions - 1
-    return date(forecast.end) + (f", after {count_text(more, 'further session')}" if more else "")
+    after = f", after {count_text(more, 'further session')}" if more else ""
+    return date(forecast.end) + after + (", in slices" if sliced else "")
 
 
 def _because(record: RunRecord) -> str:
@@ -195,9 +200,9 @@ def why(call: Call) -> int:
         until = story.until_text(record.until, call.clock.now())
         out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
     if routing.now is not None:
-        _show_route(call, record, routing.now, "now")
+        _show_route(call, found, routing.now, "now")
     elif routing.decided is not None and routing.decided_at is not None:
-        _show_route(call, record, routing.decided, f"decided {utc_text(routing.decided_at)}")
+        _show_route(call, found, routing.decided, f"decided {utc_text(routing.decided_at)}")
     if record.standing is Phase.HELD:
         hints.next_commands(call, run.name, *hints.for_held(record))
     elif not record.phase.final:
@@ -205,19 +210,20 @@ def why(call: Call) -> int:
     return Exit.OK
 
 
-def _show_route(call: Call, record: RunRecord, route: Route, when: str) -> None:
+def _show_route(call: Call, look: Look, route: Route, when: str) -> None:
     from orchestrator.cli import routing
     from orchestrator.client.routing import claims
 
+    record, sliced = look.record, look.in_slices
     rows: list[tuple[str, str]] = []
     if route.chosen is not None:
-        rows.append(("route", f"{routing.choice_text(route.chosen, record.job)} ({when})"))
+        rows.append(("route", f"{routing.choice_text(route.chosen, record.job, sliced=sliced)} ({when})"))
         rows.append(("rate", routing.rate_text(route.chosen, record.job)))
         rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
-    rows += routing.plan_fact(route, call.clock.now())
-    rows += [("possible", routing.choice_text(choice, record.job)) for choice in route.others]
+    rows += [("plan", IN_SLICES)] if sliced else routing.plan_fact(route, call.clock.now())
+    rows += [("possible", routing.choice_text(choice, record.job, sliced=sliced)) for choice in route.others]
     rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]
     rows += [("to start it", command) for command in routing.starts(route)]

@@ -25,13 +25,15 @@ def submit(call: Call) -> int:
     given, scheduled = call.options, call.client.schedules.declared(call.options.job)
     if given.now and not scheduled:
         raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
+    if scheduled:
+        from orchestrator.cli import scheduling
+
+        scheduling.check(given)
     if given.dry_run:
         from orchestrator.cli import outlooking
 
         return outlooking.plan(call)
     if scheduled:
-        from orchestrator.cli import scheduling
-
         return scheduling.submit(call)
     done = call.client.submit(
         given.job, platforms=given.platform, unless_running=given.unless_running, deadline=given.deadline

@@ -5,6 +5,7 @@ In letters, so that it reads the same in colour, without it and aloud. Knows no 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -36,12 +37,12 @@ def zone_text(at: float, zone: ZoneInfo) -> str:
 
 
 class Timeline:
-    """From `now` until the last end; each cell of a bar is one slice of that time. `offers` are the letters'
-    meanings, in the order in which they were met."""
+    """From `now` until the last end that has a date; each cell of a bar is one slice of that time. `offers`
+    are the letters' meanings, in the order in which they were met."""
 
     def __init__(self, runs: Sequence[Sequence[Hop]], now: float, cells: int) -> None:
         self.now = now
-        self.end = max((hop.end for hops in runs for hop in hops), default=now)
+        self.end = min(_FAR, max((hop.end for hops in runs for hop in hops), default=now))
         self.cells = max(BAR_CELLS_MIN, cells)
         self.offers: list[tuple[str, str]] = []
         for hop in (hop for hops in runs for hop in hops):
@@ -73,19 +74,24 @@ class Timeline:
         return "".join(cells).rstrip()
 
     def axis(self, zone: ZoneInfo) -> str:
-        """Local times, as many as there is room for: days where they begin, hours in between."""
-        step = next((each for each in STEPS if each / self.cell_seconds >= MARK_CELLS), STEPS[-1])
+        """Local times, as many as there is room for: days where they begin, hours in between; months if it is
+        a matter of years."""
+        step = next((each for each in STEPS if each / self.cell_seconds >= MARK_CELLS), 0)
+        midnight = "%a %d" if step else "%Y-%m"
+        step = step or STEPS[-1] * math.ceil(MARK_CELLS * self.cell_seconds / STEPS[-1])
         local = datetime.fromtimestamp(self.now, zone)
         tick = local.replace(hour=0, minute=0, second=0, microsecond=0, fold=0)
         line, free = "", 0
         while (at := tick.timestamp()) < self.end:
-            mark = "|" + tick.strftime("%a %d" if tick.hour == tick.minute == 0 else "%H:%M")
+            mark = "|" + tick.strftime(midnight if tick.hour == tick.minute == 0 else "%H:%M")
             place = self._cell(at)
             if at >= self.now and place >= free and place + len(mark) <= self.cells:
                 line = line.ljust(place) + mark
                 free = place + len(mark) + 1
+            if at + step >= _FAR:
+                break
             tick += timedelta(seconds=step)
         return line
 
     def _cell(self, at: float) -> int:
-        return min(self.cells - 1, max(0, int((at - self.now) / self.cell_seconds)))
+        return min(self.cells - 1, max(0, int((min(at, self.end) - self.now) / self.cell_seconds)))

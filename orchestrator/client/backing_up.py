@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import tarfile
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -48,14 +49,27 @@ _FACTS: dict[str, type | tuple[type, ...]] = {
 
 
 @dataclass(frozen=True)
+class EarlierBackUp:
+    """A backup that another one took the place of. `size` in bytes, `at` in unix seconds; `at` and `runs` are
+    None if it was damaged."""
+
+    size: int
+    at: float | None = None
+    runs: int | None = None
+    files: int | None = None
+
+
+@dataclass(frozen=True)
 class BackUp:
-    """A backup that was written and verified. `size` in bytes. `notes`: what is not in it, and why."""
+    """A backup that was written and verified. `size` in bytes. `notes`: what is not in it, and why.
+    `replaced`: what had its name before."""
 
     path: Path
     size: int
     runs: int
     files: int
     notes: tuple[str, ...] = ()
+    replaced: EarlierBackUp | None = None
 
 
 def back_up(
@@ -72,6 +86,7 @@ def back_up(
     ledger = home.existing_ledger()
     if ledger is None:
         raise InputError(f"there is nothing to back up in {home.path}: it has no ledger yet")
+    replaced = earlier(target)
     notes: list[str] = []
     with ledger, draft_file(target.parent) as draft:
         with draft.stream() as stream, tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar:
@@ -91,7 +106,7 @@ def back_up(
         progress("verifying it")
         verified(draft.path)
         draft.replace(target)
-    return BackUp(target, target.stat().st_size, runs, len(writing.members), tuple(notes))
+    return BackUp(target, target.stat().st_size, runs, len(writing.members), tuple(notes), replaced)
 
 
 def _files(
@@ -189,6 +204,38 @@ class _Hashing:
 
 
 # --- Read back ------------------------------------------------------------------------------------------
+
+
+def earlier(path: Path) -> EarlierBackUp | None:
+    """The backup that has this name already; None if nothing has. Raises InputError for any other file."""
+    if not os.path.lexists(path):
+        return None
+    is_ours, facts = _facts_of(path) if path.is_file() else (False, {})
+    if not is_ours:
+        raise InputError(f"{path} is there already and is not a backup: give another name, or a folder")
+    at, runs, files = facts.get("at"), facts.get("runs"), facts.get("files")
+    size = path.stat().st_size
+    if not (isinstance(at, int | float) and isinstance(runs, int) and isinstance(files, dict)):
+        return EarlierBackUp(size)
+    return EarlierBackUp(size, float(at), runs, len(files))
+
+
+def _facts_of(path: Path) -> tuple[bool, dict[str, Any]]:
+    """Whether the file begins as a backup does, and its manifest, which is last; empty if it is damaged."""
+    is_ours = False
+    try:
+        with tarfile.open(path, "r|gz") as tar:
+            for member in tar:
+                is_ours = is_ours or member.name.startswith(f"{TABLES}/")
+                if not is_ours:
+                    break
+                if member.name == MANIFEST and member.size <= MANIFEST_BYTES_MAX:
+                    stream = tar.extractfile(member)
+                    found = None if stream is None else json.loads(stream.read())
+                    return True, found if isinstance(found, dict) else {}
+    except (OSError, EOFError, tarfile.TarError, zlib.error, ValueError, RecursionError):
+        return is_ours, {}
+    return is_ours, {}
 
 
 def verified(path: Path) -> dict[str, Any]:

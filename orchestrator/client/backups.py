@@ -35,9 +35,10 @@ class Backups:
     ) -> BackUp:
         """Writes the ledger, the config and what only the home has into one file, while all goes on.
 
-        `target`: the file, or a folder to put it in. It is verified before it gets its name. `checkpoints`:
-        include the stores that lie in the home. Raises InputError if there is no ledger, and OSError or
-        BackendError if the file cannot be written or read back.
+        `target`: the file, or a folder to put it in. It is verified before it gets its name, and then takes
+        the place of an earlier backup there. `checkpoints`: include the stores that lie in the home. Raises
+        InputError if there is no ledger, or if another file has that name, and OSError or BackendError if the
+        file cannot be written or read back.
         """
         from orchestrator.client import backing_up
 
@@ -56,8 +57,9 @@ class Backups:
         """Brings a backup into the home, which must have no ledger. The old home must never run again.
 
         Every run that was under way goes on from the newest checkpoint that its store has; sessions that were
-        started after the backup are fenced out. Raises InputError if the home has a ledger, and BackendError
-        for a damaged backup.
+        started after the backup are fenced out. Raises InputError if the home has a ledger or the old one is
+        in use, and BackendError for a damaged backup. A dry run changes nothing: its `refused` says what of
+        this stands in the way.
         """
         from orchestrator.client import restoring
 

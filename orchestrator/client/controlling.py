@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import config as configuration
+from orchestrator.client import standing_by
 from orchestrator.client.config_changes import ConfigChanges
 from orchestrator.client.controller_log import Entry, entry_of
 from orchestrator.client.home import VARIABLE, Home
@@ -127,7 +128,8 @@ class Controller:
         another process has taken over. To continue then, start a new process, because threads of this one may
         still be at work.
 
-        `standby`: if another process controls the ledger, waits until it is gone.
+        `standby`: if another process controls the ledger, waits until it is gone, and for a server that does
+        not answer yet.
 
         `told` is called with each event and its run once the event is journalled. `say` is called with
         sentences about the controller itself, and `warn` (default: `say`) with those about something that
@@ -143,7 +145,12 @@ class Controller:
         wired = Wired.from_home(self.home.path, self.clock)
         caution = warn or say
         changes = ConfigChanges(self.home, self.clock, say, caution)
-        with self.home.ledger() as ledger:
+        opened = self.home.ledger() if not standby else standing_by.opened(
+            self.home.ledger, self.clock, lambda: stopped() or changes(), say
+        )  # fmt: skip
+        if opened is None:
+            return not stopped()
+        with opened as ledger:
             return InControl(self.home, self.clock, wired, ledger, changes, stopped, told, say, caution).run(
                 until_idle=until_idle, standby=standby
             )

@@ -34,10 +34,12 @@ class Foreseen:
 
 @dataclass(frozen=True)
 class Forecasts:
-    """What was foreseen at `at`, in unix seconds by the controller's clock."""
+    """What was foreseen at `at`, in unix seconds by the controller's clock. `sliced`: the runs without a
+    forecast that sleep between slices, so that the training that is left says nothing of their end."""
 
     at: float
     runs: tuple[Foreseen, ...] = ()
+    sliced: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,11 @@ class Writer:
 
     def __call__(self, scene: Scene, found: Mapping[str, Forecast]) -> None:
         from orchestrator.core.scene import Sightings
+        from orchestrator.core.slices import in_slices
 
-        told = Forecasts(scene.now, tuple(Foreseen(run, each) for run, each in found.items()))
+        known = (each for each in (*scene.running, *scene.waiting) if each.run not in found)
+        sliced = tuple(each.run for each in known if in_slices(each))
+        told = Forecasts(scene.now, tuple(Foreseen(run, each) for run, each in found.items()), sliced)
         seen = Sightings(scene.now, tuple(scene.watched.values()))
         with contextlib.suppress(OSError, ValueError):
             write_whole(path(self.folders), wire.encode(wire.to_json(seen) | wire.to_json(told)), sync=False)
@@ -61,10 +66,13 @@ def path(folders: Folders) -> Path:
 
 def forecasts(folders: Folders, now: float) -> dict[str, Forecast]:
     """The newest forecasts by run; empty if no controller of this home has made any lately."""
+    return {each.run: each.forecast for each in newest(folders, now).runs}
+
+
+def newest(folders: Folders, now: float) -> Forecasts:
+    """What the controller of this home has foreseen lately; nothing if there is none."""
     found = _read(Forecasts, path(folders))
-    if found is None or abs(now - found.at) > STALE_SECONDS:
-        return {}
-    return {each.run: each.forecast for each in found.runs}
+    return Forecasts(now) if found is None or abs(now - found.at) > STALE_SECONDS else found
 
 
 def watched(folders: Folders, now: float) -> dict[str, Watched]:

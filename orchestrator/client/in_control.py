@@ -170,7 +170,9 @@ class InControl:
                 measured.at_work(),
             ):
                 beside.enter_context(at_work)
-            after_tick = _all(keeper.ticked, note, partial(foreseer.after_tick, engine.scene))
+            after_tick = _all(
+                keeper.ticked, note, partial(foreseer.after_tick, engine.scene, lambda: engine.schedules)
+            )
             outdated = controller.run(
                 engine,
                 clock,

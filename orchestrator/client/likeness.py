@@ -22,6 +22,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.config import Config
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.wording import span
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import read_small, write_whole
 from orchestrator.home import HOME_ID, HOME_ID_BEFORE
@@ -32,6 +33,7 @@ from orchestrator.stores import checkpoints
 from orchestrator.stores.portable import is_on_this_machine
 
 RUNS_LOOKED_AT = 200
+CLOCK_SECONDS_MAX = 60.0  # by so much two machines' clocks may differ
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def doubts(ledger: Ledger, wired: Wired) -> Iterator[str]:
             "for another machine, set `database: postgresql://…` in config.yaml"
         )
         return
+    yield from _clock(ledger, wired)
     yield from _differences(of(wired.config, {}), _told(ledger))
     for what, runs in lost(ledger, wired.config).items():
         yield f"runs need the {what}, which config.yaml here does not have ({', '.join(runs[:3])})"
@@ -89,6 +92,17 @@ def doubts(ledger: Ledger, wired: Wired) -> Iterator[str]:
     yield from _without_secrets(ledger)
     with suppress(OrchestratorError):  # doctor looks at the stores
         yield from _of_home_store(ledger, wired)
+
+
+def _clock(ledger: Ledger, wired: Wired) -> Iterator[str]:
+    theirs = ledger.server_time()
+    ahead = 0.0 if theirs is None else wired.clock.now() - theirs
+    if abs(ahead) > CLOCK_SECONDS_MAX:
+        how = f"{span(abs(ahead))} {'ahead of' if ahead > 0 else 'behind'}"
+        yield (
+            f"the clock here is {how} that of the PostgreSQL server: fires and pauses would come at the "
+            "wrong time; set it, for example by NTP"
+        )
 
 
 def _told(ledger: LedgerReader) -> Likeness:

@@ -14,6 +14,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.core.slices import in_slices
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -47,6 +48,11 @@ class Look:
     def progress(self) -> Progress:
         best = newest(self.record.accepted)
         return progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+
+    @property
+    def in_slices(self) -> bool:
+        """Whether it sleeps between the times that its schedule gives it."""
+        return in_slices(self.record) and not self.record.phase.final
 
     @property
     def rests(self) -> bool:

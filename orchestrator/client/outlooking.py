@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import cron
 from orchestrator.client import deadlines, foreseen, live, planning, routing
 from orchestrator.client.planning import Frozen, Plan
 from orchestrator.client.wiring import Wired
 from orchestrator.core.estimate import quota_allowed
+from orchestrator.core.job import Job
 from orchestrator.core.layout import Standing
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Choice, Route
@@ -25,8 +25,9 @@ from orchestrator.core.outlook import Expected, outlook
 from orchestrator.core.pace import told
 from orchestrator.core.prices import Prices
 from orchestrator.core.run import RunRecord
-from orchestrator.core.scene import Coming, Scene, Watched
-from orchestrator.engine.reserving import is_frequent
+from orchestrator.core.scene import Scene, Watched
+from orchestrator.core.schedule import Schedule
+from orchestrator.engine.coming import coming
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
     from orchestrator.engine.market import Market
 
 WAITING_MAX = 500  # runs of the queue that are laid out, the oldest first
-COMING_SECONDS = 7 * 86400.0  # how far ahead fires of schedules are laid out
-FIRES_MAX = 7  # of each schedule
 WEEK_SECONDS = 7 * 86400.0
 
 
@@ -95,14 +94,14 @@ def find(
         market = routing.market(wired, ledger)
         now = client.clock.now()
         running, waiting, left_out = _runs(ledger)
-        asked = None if frozen is None else RunRecord(frozen.job.name, frozen.job, now, deadline=due)
-        coming, unkept = _coming(ledger, now)
+        asked = None if frozen is None else _asked(frozen.job, now, due)
+        fires, unkept = coming(_schedules(ledger, wired, asked), now)
         jobs = {each.job.name: each.job for each in (*running, *waiting)}
-        jobs |= {each.job.name: each.job for each in coming}
+        jobs |= {each.job.name: each.job for each in fires}
         if asked is not None:
             jobs[asked.job.name] = asked.job
         scene = Scene(
-            now, market.case(()), running, waiting, () if asked is None else (asked,), coming, unkept,
+            now, market.case(()), running, waiting, () if asked is None else (asked,), fires, unkept,
             watched=_watched(wired.folders, running, now),
             measurements={name: routing.measured(ledger, each) for name, each in jobs.items()},
         )  # fmt: skip
@@ -146,21 +145,19 @@ def _runs(ledger: Ledger | None) -> tuple[tuple[RunRecord, ...], tuple[RunRecord
     return running, waiting, len(queued) - len(oldest)
 
 
-def _coming(ledger: Ledger | None, now: float) -> tuple[tuple[Coming, ...], frozenset[str]]:
-    """The fires of the next days, at most FIRES_MAX of each schedule, and the schedules for which no place is
-    kept."""
-    if ledger is None:
-        return (), frozenset()
-    schedules = {each.name: each for each in ledger.schedules.all()}
-    counts: dict[str, int] = {}
-    found = []
-    for fire in cron.upcoming(schedules.values(), now, now + COMING_SECONDS) if schedules else ():
-        counts[fire.name] = counts.get(fire.name, 0) + 1
-        if counts[fire.name] <= FIRES_MAX:
-            store = schedules[fire.name].store
-            found.append(Coming(fire.name, fire.job, fire.planned, fire.window_end, store))
-    unkept = (each.name for each in schedules.values() if each.active and is_frequent(each, now))
-    return tuple(found), frozenset(unkept)
+def _asked(job: Job, now: float, due: float | None) -> RunRecord:
+    """The run that a submit would record, or that the schedule of its name would begin."""
+    return RunRecord(job.name, job, now, deadline=due, schedule="" if job.schedule is None else job.name)
+
+
+def _schedules(ledger: Ledger | None, wired: Wired, asked: RunRecord | None) -> tuple[Schedule, ...]:
+    """All schedules, and the one that the job that was asked about would get, or edit."""
+    found = {} if ledger is None else {each.name: each for each in ledger.schedules.all()}
+    if asked is not None and asked.schedule:
+        store, now = wired.config.home_store, asked.submitted_at
+        new = Schedule(asked.schedule, asked.job, store, now, now)
+        found[asked.schedule] = replace(found.get(asked.schedule, new), job=asked.job, ended="")
+    return tuple(found.values())
 
 
 def _watched(folders: Folders, running: Iterable[RunRecord], now: float) -> dict[str, Watched]:

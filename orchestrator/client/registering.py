@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
@@ -34,7 +34,7 @@ from orchestrator.core.wording import date
 from orchestrator.cron import Upcoming
 from orchestrator.engine import scheduling
 from orchestrator.errors import BackendError, InputError, LedgerConflict, OrchestratorError
-from orchestrator.ledger import DUE_NOW, Ledger
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.schedules import LOOK_NOW, unknown
 from orchestrator.stores import deposits
 
@@ -68,7 +68,8 @@ class ScheduleStatus:
 class Registration:
     """What registering did: `what` is registered, edited, restarted or unchanged, and `changes` the keys of
     the job that an edit changed. `plan` says where a run would go now. `fire` is what firing it now did;
-    `not_fired` says why it did not. `lost` and `warnings` as in `Submission`."""
+    `not_fired` says why it did not, and `under_way` is the run for whose sake. `lost` and `warnings` as in
+    `Submission`."""
 
     status: ScheduleStatus
     what: str
@@ -77,6 +78,7 @@ class Registration:
     controller_started: bool
     fire: Fire | None = None
     not_fired: str = ""
+    under_way: str = ""
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -84,14 +86,23 @@ class Registration:
 @dataclass(frozen=True)
 class ScheduleChange:
     """The answer to a wish about a schedule. If `changed` is False, it was so already. `status` is the state
-    afterwards; of a removed one, the last. `runs` are those that wait for a person once their slice is over.
-    `fire` is what firing it now did."""
+    afterwards, and `fire` what firing it now did."""
 
     status: ScheduleStatus
     changed: bool
     controller_started: bool = False
-    runs: tuple[str, ...] = ()
     fire: Fire | None = None
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What removing a schedule did. `status` is its last state; None if it could not be read. `runs` are
+    those that wait for a person once their slice is over."""
+
+    name: str
+    status: ScheduleStatus | None
+    runs: tuple[str, ...]
+    controller_started: bool
 
 
 # --- Looking ----------------------------------------------------------------------------------------------
@@ -183,7 +194,12 @@ def _found(ledger: Ledger, name: str) -> Schedule:
 
 
 def register(
-    client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, now: bool
+    client: Client,
+    job: str | os.PathLike[str],
+    platforms: tuple[str, ...],
+    *,
+    now: bool,
+    unless_running: bool = False,
 ) -> Registration:
     """See `Schedules.register`."""
     client.home.tighten()
@@ -204,14 +220,15 @@ def register(
         wanted = Schedule(parsed.job.name, frozen.job, wired.config.home_store, created_at=at, last=at)
         warnings += _share(wired, ledger, wanted) if ledger.is_shared else ()
         what, changes = _tried(lambda: _put(ledger, wanted))
-        fire, not_fired = None, ""
+        fire, not_fired, under_way = None, "", ""
         if now:
-            not_fired = _refusal(ledger, _found(ledger, wanted.name), client.clock.now())
-            fire = None if not_fired else _fired(client, ledger, wanted.name)
+            with submitting.alone(client.home) if unless_running else nullcontext():
+                fired = _fired(client, ledger, wanted.name, unless_running=unless_running)
+            fire, not_fired, under_way = fired.fire, fired.refusal, fired.under_way
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {each: tuple(runs) for each, runs in lost.lost(ledger, wired.config).items()}
         status = _status(ledger, _found(ledger, wanted.name), client.clock.now())
-    return Registration(status, what, changes, plan, started, fire, not_fired, missing, warnings)
+    return Registration(status, what, changes, plan, started, fire, not_fired, under_way, missing, warnings)
 
 
 def _share(wired: Wired, ledger: Ledger, wanted: Schedule) -> tuple[str, ...]:
@@ -323,13 +340,12 @@ def _changed(client: Client, name: str, change: Callable[[Schedule, float], Sche
 def run(client: Client, name: str) -> ScheduleChange:
     """See `Schedules.run`."""
     with _ledger(client, name) as ledger:
-        refusal = _refusal(ledger, _found(ledger, name), client.clock.now())
-        if refusal:
-            raise InputError(refusal)
-        fire = _fired(client, ledger, name)
+        done = _fired(client, ledger, name)
+        if done.fire is None:
+            raise InputError(done.refusal)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         found = _status(ledger, _found(ledger, name), client.clock.now())
-    return ScheduleChange(found, True, started, fire=fire)
+    return ScheduleChange(found, True, started, fire=done.fire)
 
 
 def _refusal(ledger: Ledger, schedule: Schedule, now: float) -> str:
@@ -350,17 +366,39 @@ def _refusal(ledger: Ledger, schedule: Schedule, now: float) -> str:
     )
 
 
-def _fired(client: Client, ledger: Ledger, name: str) -> Fire:
+@dataclass(frozen=True)
+class _Fired:
+    """What firing now did, or why it did not: its `refusal`, and the run that is `under_way`."""
+
+    fire: Fire | None
+    refusal: str = ""
+    under_way: str = ""
+
+
+def _fired(client: Client, ledger: Ledger, name: str, *, unless_running: bool = False) -> _Fired:
     """Fires it now, as the controller would."""
     folders = client.home.folders
 
-    def fire() -> Fire:
+    def put() -> _Fired:
         schedule, now = _found(ledger, name), client.clock.now()
+        if refusal := _refusal(ledger, schedule, now):
+            return _Fired(None, refusal)
+        if unless_running and (run := _awake(ledger, schedule)):
+            return _Fired(None, f"{run} is under way", run)
         asked = Planned(now, now, cron.closes_at(schedule.recurrence, now))
         steps = scheduling.carry_out(ledger, folders, schedule, now, asked=asked)
-        return next(each for each in steps.fires if each.planned == now)
+        return _Fired(next(each for each in steps.fires if each.planned == now))
 
-    return _tried(fire)
+    return _tried(put)
+
+
+def _awake(ledger: Ledger, schedule: Schedule) -> str:
+    """A run of this job that is under way. The growing one is not while it sleeps: firing wakes it."""
+    active = [phase for phase in Phase if not phase.final]
+    names = [each.run for each in ledger.summaries(active) if each.name == schedule.name]
+    grows = schedule.run if schedule.recurrence.mode is Mode.CONTINUE else ""
+    found = (each.run for each in ledger.records(names) if not (each.asleep and each.run == grows))
+    return next(found, "")
 
 
 def unreadable(client: Client) -> dict[str, str]:
@@ -369,41 +407,31 @@ def unreadable(client: Client) -> dict[str, str]:
         return {} if ledger is None else ledger.schedules.unreadable()
 
 
-def remove_unreadable(client: Client, name: str) -> tuple[str, ...]:
-    """See `Schedules.remove_unreadable`."""
-
-    def put() -> tuple[str, ...]:
-        sliced = [each for each in _under_way(ledger, name) if each.slice is not None and not each.slice.gone]
-        for each in sliced:
-            ledger.append(each, [Unscheduled(client.clock.now())], due_at=DUE_NOW)
-        ledger.schedules.remove_unreadable(name)
-        return tuple(each.run for each in sliced)
-
-    with _ledger(client, name) as ledger:
-        if name not in ledger.schedules.unreadable():
-            raise InputError(f"the schedule {name} can be read, or does not exist")
-        return _tried(put)
-
-
-def remove(client: Client, name: str) -> ScheduleChange:
+def remove(client: Client, name: str) -> Removal:
     """See `Schedules.remove`."""
 
-    def put() -> tuple[ScheduleStatus, tuple[str, ...]]:
-        before, now = _found(ledger, name), client.clock.now()
-        found = _status(ledger, before, now)
-        limited = ((each, each.slice) for each in _under_way(ledger, before.name))
+    def put() -> tuple[ScheduleStatus | None, tuple[str, ...]]:
+        now, found = client.clock.now(), None
+        limited = ((each, each.slice) for each in _under_way(ledger, name))
         sliced = [each for each, given in limited if given is not None and not given.gone]
-        changes = tuple((each, (Unscheduled(now),)) for each in sliced)
-        ledger.schedules.remove(before, Steps(before, None, changes=changes))
+        freed = tuple((each, (Unscheduled(now),)) for each in sliced)
+        if name in ledger.schedules.unreadable():
+            ledger.schedules.remove_unreadable(name, freed)
+        else:
+            before = _found(ledger, name)
+            found = _status(ledger, before, now)
+            ledger.schedules.remove(before, Steps(before, None, changes=freed))
         return found, tuple(each.run for each in sliced)
 
     with _ledger(client, name) as ledger:
-        found, runs = _tried(put)
+        status, runs = _tried(put)
         if ledger.is_shared and not _under_way(ledger, name):
             with suppress(OrchestratorError):  # what stays is small, and of use if it is registered again
-                deposits.remove(client.wired().store(found.schedule.store), deposits.of_schedule(name))
+                wired = client.wired()
+                store = wired.config.home_store if status is None else status.schedule.store
+                deposits.remove(wired.store(store), deposits.of_schedule(name))
         started = bool(runs) and controlling.ensure(client.home, client.clock, ledger) is None
-    return ScheduleChange(found, True, started, runs)
+    return Removal(name, status, runs, started)
 
 
 def _under_way(ledger: Ledger, name: str) -> list[RunRecord]:

@@ -56,13 +56,15 @@ class Revived:
 
 @dataclass(frozen=True)
 class Restored:
-    """What came back. `at`: when the backup was made, in unix seconds."""
+    """What came back. `at`: when the backup was made, in unix seconds. `refused`: of a dry run, why the real
+    one would be refused now; empty if it would not."""
 
     home: Path
     at: float
     runs: int
     revived: tuple[Revived, ...] = ()
     notes: tuple[str, ...] = ()
+    refused: str = ""
 
 
 def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[str], None]) -> Restored:
@@ -71,9 +73,10 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
     manifest = backing_up.verified(path)
     home = client.home
     notes = [str(note) for note in manifest.get("notes", [])]
-    _check_target(client, manifest)
     if dry_run:
-        return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), notes=tuple(notes))
+        at, runs, refused = float(manifest["at"]), int(manifest["runs"]), _refusal(client, manifest)
+        return Restored(home.path, at, runs, notes=tuple(notes), refused=refused)
+    _check_target(client, manifest)
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(home.path) as folder:
         progress("unpacking it")
@@ -93,6 +96,14 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
             beside.replace(home.path / LEDGER)  # the last step: now it is restored
             sync_folder(home.path)
     return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), revived, tuple(notes))
+
+
+def _refusal(client: Client, manifest: dict[str, Any]) -> str:
+    try:
+        _check_target(client, manifest)
+    except InputError as error:
+        return str(error)
+    return ""
 
 
 def _check_target(client: Client, manifest: dict[str, Any]) -> None:

@@ -18,9 +18,10 @@ from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import plan_text as plan_text  # for front ends
 from orchestrator.core.estimate import interval_seconds, mean_time_to_failure
 from orchestrator.core.job import Claim, Job
+from orchestrator.core.layout import queued
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
-from orchestrator.core.queueing import Waiting, lay_out
+from orchestrator.core.queueing import lay_out
 from orchestrator.core.route import ways
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
 from orchestrator.core.speed import Measurement, rate
@@ -131,9 +132,9 @@ def _place(market: Market, ledger: Ledger | None, record: RunRecord) -> tuple[tu
     if ledger is not None:
         names = [each.run for each in ledger.summaries({Phase.QUEUED}, limit=QUEUED_MAX)]
         found = ledger.records(name for name in names if name != record.run)
-        waiting += [each for each in found if each.wish is None and not each.fault]
+        waiting += [each for each in found if each.wish is None and not each.fault and not each.asleep]
     queue = [
-        Waiting(each, ways(each, market.case(measured(ledger, each.job)), market.now), each.deadline or 0.0)
+        queued(each, ways(each, market.case(measured(ledger, each.job)), market.now), market.now)
         for each in waiting
     ]
     for place in lay_out(queue, market.calendar()):

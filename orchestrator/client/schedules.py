@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
-    from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.registering import Registration, Removal, ScheduleChange, ScheduleStatus
     from orchestrator.core.schedule import Fire
     from orchestrator.cron import Upcoming
 
@@ -33,10 +33,16 @@ class Schedules:
         return spec.load(Path(job)).job.schedule is not None
 
     def register(
-        self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = (), now: bool = False
+        self,
+        job: str | os.PathLike[str],
+        *,
+        platforms: str | Iterable[str] = (),
+        now: bool = False,
+        unless_running: bool = False,
     ) -> Registration:
         """Freezes the scheduled job in this YAML file and registers its schedule, or edits the one of this
-        name. Makes sure that a controller runs. `now`: it also fires once at once.
+        name. Makes sure that a controller runs. `now`: it also fires once at once; with `unless_running` not
+        if a run of this job is under way. A growing run that sleeps is not: firing wakes it.
 
         `platforms`: use only these. Raises the same errors as `Client.submit`, and InputError for a job
         without a schedule, or for an edit that would change what a growing run computes.
@@ -44,7 +50,7 @@ class Schedules:
         from orchestrator.client import registering
 
         names = (platforms,) if isinstance(platforms, str) else tuple(platforms)
-        return registering.register(self._client, job, names, now=now)
+        return registering.register(self._client, job, names, now=now, unless_running=unless_running)
 
     def all(self) -> tuple[ScheduleStatus, ...]:
         """Every schedule, by name."""
@@ -89,9 +95,9 @@ class Schedules:
 
         return registering.run(self._client, name)
 
-    def remove(self, name: str) -> ScheduleChange:
-        """Removes the schedule and its history. Its runs stay; one that sleeps is held, and may be
-        released."""
+    def remove(self, name: str) -> Removal:
+        """Removes the schedule and its history, also if this version cannot read it. Its runs stay; one that
+        sleeps is held, and may be released."""
         from orchestrator.client import registering
 
         return registering.remove(self._client, name)
@@ -102,10 +108,3 @@ class Schedules:
         from orchestrator.client import registering
 
         return registering.unreadable(self._client)
-
-    def remove_unreadable(self, name: str) -> tuple[str, ...]:
-        """Removes one of these and its history. Its runs stay; returned are those that are held once their
-        slice is over. Raises InputError for a schedule that can be read."""
-        from orchestrator.client import registering
-
-        return registering.remove_unreadable(self._client, name)

@@ -9,12 +9,33 @@ import threading
 from collections.abc import Callable
 
 from orchestrator.clock import Clock
-from orchestrator.errors import BackendError
+from orchestrator.errors import BackendError, HostUnknown, Transient
 from orchestrator.ledger import Ledger, Takeover
 
 NAME = "up --standby"
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # after a server did not answer
+
+
+def opened(
+    ledger: Callable[[], Ledger], clock: Clock, stopped: Callable[[], bool], say: Callable[[str], None]
+) -> Ledger | None:
+    """Opens the ledger as soon as its server answers. None: it was `stopped` before.
+
+    Raises what opening raises if waiting does not help: a wrong address, database, user or password.
+    """
+    never, told = threading.Event(), False
+    while not stopped():
+        try:
+            return ledger()
+        except HostUnknown:
+            raise
+        except Transient as error:
+            if not told:
+                say(f"standing by; the ledger does not answer, trying again: {error}")
+            told = True
+        clock.wait(never, RETRY_SECONDS)
+    return None
 
 
 def turn(

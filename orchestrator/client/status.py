@@ -28,7 +28,8 @@ class RunStatus(RunSummary):
     `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left at
     the present rate; `forecast` is when the run ends, with everything that lies between. `trouble`: why its
     platform does not answer at the moment. `waits_since`: since when its session has waited in the platform's
-    queue. None stands for unknown, or not the case.
+    queue. `in_slices`: it sleeps between the times that its schedule gives it, and its end is unknown. None
+    stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -38,6 +39,7 @@ class RunStatus(RunSummary):
     trouble: str = ""
     waits_since: float | None = None
     forecast: Forecast | None = None
+    in_slices: bool = False
 
     @property
     def progress(self) -> Progress:
@@ -66,15 +68,24 @@ def status(client: Client, run: str) -> RunStatus:
     raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
 
-def _foreseen(client: Client, found: Iterable[RunSummary]) -> Mapping[str, Forecast]:
+@dataclass(frozen=True)
+class _Foreseen:
+    """What the controller expects. `sliced`: the runs that sleep in between, and whose end it cannot tell."""
+
+    forecasts: Mapping[str, Forecast]
+    sliced: frozenset[str]
+
+
+def _foreseen(client: Client, found: Iterable[RunSummary]) -> _Foreseen:
     if all(summary.phase in FINAL or summary.phase is Phase.HELD for summary in found):
-        return {}
+        return _Foreseen({}, frozenset())
     from orchestrator.client import foreseen
 
-    return foreseen.forecasts(client.home.folders, client.clock.now())
+    told = foreseen.newest(client.home.folders, client.clock.now())
+    return _Foreseen({each.run: each.forecast for each in told.runs}, frozenset(told.sliced))
 
 
-def _status(client: Client, summary: RunSummary, foreseen: Mapping[str, Forecast]) -> RunStatus:
+def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStatus:
     """The summary with its session's newest reading and its forecast."""
     reading = None
     if summary.phase in LAUNCHED:
@@ -90,5 +101,6 @@ def _status(client: Client, summary: RunSummary, foreseen: Mapping[str, Forecast
         seconds_left=found.seconds_left,
         trouble=reading.trouble if reading is not None else "",
         waits_since=reading.waits_since if reading is not None else None,
-        forecast=None if summary.phase in FINAL else foreseen.get(summary.run),
+        forecast=None if summary.phase in FINAL else foreseen.forecasts.get(summary.run),
+        in_slices=summary.phase not in FINAL and summary.run in foreseen.sliced,
     )

@@ -77,7 +77,7 @@ def submit(
         raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
     warnings = config_warnings(wired)  # before anything is recorded, because it finds mistakes in the config
     with client.ledgers.made() as ledger:
-        with _alone(client.home) if unless_running else contextlib.nullcontext():
+        with alone(client.home) if unless_running else contextlib.nullcontext():
             run = _running(ledger, parsed.job.name) if unless_running else None
             plan = None
             if run is None:
@@ -99,7 +99,7 @@ def config_warnings(wired: Wired) -> tuple[str, ...]:
 
 
 @contextlib.contextmanager
-def _alone(home: Home) -> Iterator[None]:
+def alone(home: Home) -> Iterator[None]:
     """A lock: of several submits with `unless_running` at once, only one may find that nothing runs."""
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with os.fdopen(open_log(home.path / SUBMIT_LOCK), "a") as lock:

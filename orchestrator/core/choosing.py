@@ -6,6 +6,7 @@ that the queue leaves it. Must never know other runs.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -50,7 +51,7 @@ def planned(
     chosen = next((each for each in choices if _place(each) == (first.platform, first.accelerator)), None)
     if chosen is None:
         return found
-    stay = None if record.fruitless else _stay_seconds(chosen, first, others)
+    stay = None if record.fruitless else _stay_seconds(record, chosen, first, others)
     rest = tuple(each for each in choices if each is not chosen)
     return replace(found, chosen=replace(chosen, stay_seconds=stay), others=rest, itinerary=told)
 
@@ -72,7 +73,7 @@ def _place(choice: Choice) -> tuple[str, str]:
     return choice.offer.platform, choice.offer.accelerator
 
 
-def _stay_seconds(chosen: Choice, first: Hop, others: int) -> float | None:
+def _stay_seconds(record: RunRecord, chosen: Choice, first: Hop, others: int) -> float | None:
     """When the session makes room; None: when its platform ends it. A session that brought nothing is not
     cut short again."""
     length, traits = first.end - first.start, chosen.offer.traits
@@ -82,8 +83,16 @@ def _stay_seconds(chosen: Choice, first: Hop, others: int) -> float | None:
     elif first.why_it_ends in MAKES_ROOM:
         limits.append(length)
     if traits.session_seconds is None and chosen.offer.quota is None and traits.durable_mid_run:
-        limits.append(TURN_SECONDS if others else ALONE_SECONDS)
-    return min(limits, default=None)
+        limits.append(_turn_seconds(others, proven=bool(record.accepted)))
+    shortest = min(limits, default=math.inf)
+    return shortest if shortest < math.inf else None
+
+
+def _turn_seconds(others: int, *, proven: bool) -> float:
+    """How long a session without a limit stays. A run that has `proven` nothing may save only at its end."""
+    if not proven:
+        return ALONE_SECONDS if others else math.inf
+    return TURN_SECONDS if others else ALONE_SECONDS
 
 
 def _waits(choice: Choice, best: Itinerary) -> Rejection:

@@ -104,6 +104,13 @@ def cooldown(
     return Cooldown(*here, end, reason, strikes, since=now, refusals=refusals)
 
 
+def outage_seconds(cooldown: Cooldown) -> float:
+    """How long the offer had taken nobody when the cooldown was set: all the pauses before it."""
+    doublings = range(min(cooldown.strikes - 1, 20))
+    growing = sum(min(CAPACITY_SECONDS * 2.0**each, CAPACITY_SECONDS_MAX) for each in doublings)
+    return growing + CAPACITY_SECONDS_MAX * (cooldown.strikes - 1 - len(doublings))
+
+
 def _after_out_of_memory(record: RunRecord, session: Session, now: float, progressed: bool) -> Requeued:
     order, fruitless = session.order, 0 if progressed else record.fruitless
     failed = f"out of memory with micro-batch {order.micro_batch} on {order.accelerator}"

@@ -69,10 +69,11 @@ def verdict(identity: str, created_at: float, attempts: int, delivery: Delivery,
 
 
 def pause_seconds(identity: str, attempts: int, asked: float | None = None) -> float:
-    """Seconds until the next attempt: at least as long as the receiver asked for, at most an hour and the
-    jitter. The jitter depends on the id and the attempt only, so that a test can compute it."""
+    """Seconds until the next attempt: at least as long as the receiver asked for, up to an hour. Ours is at
+    most an hour and the jitter, which depends on the id and the attempt only, so that a test can compute it.
+    """
     doubled = PAUSE_SECONDS * 2.0 ** min(max(0, attempts - 1), 16)
-    wanted = asked if asked is not None and math.isfinite(asked) else 0.0
-    pause = min(max(doubled, wanted), PAUSE_SECONDS_MAX)
     drawn = hashlib.sha256(f"{identity} {attempts}".encode()).digest()[0] / 255.0
-    return pause * (1.0 + JITTER * (2.0 * drawn - 1.0))
+    ours = min(doubled, PAUSE_SECONDS_MAX) * (1.0 + JITTER * (2.0 * drawn - 1.0))
+    wanted = asked if asked is not None and math.isfinite(asked) else 0.0
+    return max(ours, min(wanted, PAUSE_SECONDS_MAX))

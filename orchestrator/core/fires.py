@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from orchestrator.core.itinerary import Way
 from orchestrator.core.job import Job, Mode, Overlap
-from orchestrator.core.layout import Item, Standing, at_step, done_steps, fitting
+from orchestrator.core.layout import Item, Standing, at_step, done_steps, fitting, from_then
 from orchestrator.core.route import ways
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Coming, Scene
@@ -31,6 +31,16 @@ def scheduled(scene: Scene, present: Sequence[Item]) -> Iterable[Item]:
         item = lines[fire.schedule].item(fire)
         if item is not None:
             yield _cut(item, following.get((fire.schedule, fire.planned)))
+
+
+def done_at(scene: Scene, present: Sequence[Item], slower: float) -> Mapping[str, float]:
+    """When the growing run of each schedule is expected to be done, if every training is `slower` by so many
+    standard deviations. Without the runs for which the fires of the scene do not suffice."""
+    names = {fire.schedule for fire in scene.coming}
+    lines = {name: _Line(scene, name, present, slower) for name in names}
+    for fire in scene.coming:
+        lines[fire.schedule].item(fire)
+    return {name: line.done_at for name, line in lines.items() if line.done_at is not None}
 
 
 def replaced(scene: Scene, item: Item) -> Item:
@@ -65,10 +75,13 @@ def _following(coming: Iterable[Coming]) -> Mapping[tuple[str, float], float]:
 
 
 class _Line:
-    """What one schedule is expected to have begun: how long it is busy, and where its growing run is."""
+    """What one schedule is expected to have begun: how long it is busy, and where its growing run is.
+    `done_at`: when that one is done; None: not within what was begun so far."""
 
-    def __init__(self, scene: Scene, schedule: str, present: Sequence[Item]) -> None:
+    def __init__(self, scene: Scene, schedule: str, present: Sequence[Item], slower: float = 0.0) -> None:
         self._scene = scene
+        self._slower = slower
+        self.done_at: float | None = None
         self._grows = next(
             (each for each in (*scene.running, *scene.waiting) if each.schedule == schedule), None
         )
@@ -81,7 +94,7 @@ class _Line:
     def _begin(self, item: Item) -> None:
         """Takes account of a run or a slice."""
         at, step = item.starts, done_steps(item.record)
-        rest = None if item.view is None else item.view.rest()
+        rest = None if item.view is None else item.view.rest(self._slower)
         if rest is not None:
             at, step = rest.over_at, rest.step
         if rest is not None and item.sessions:
@@ -90,6 +103,8 @@ class _Line:
             found = self._takes(replace(item, record=_from(item.record, step), starts=at))
         reached, seconds = (item.record.job.work.total, math.inf) if found is None else found
         self._step = max(self._step, reached)
+        if found is not None and reached >= item.record.job.work.total and self.done_at is None:
+            self.done_at = at + seconds
         ends = at + seconds if item.until is None else item.until
         self._busy = max(self._busy, ends)
 
@@ -126,12 +141,14 @@ class _Line:
     def _takes(self, item: Item) -> tuple[int, float] | None:
         """The step that is reached, and in how many seconds; None if the speed is unknown."""
         case = replace(self._scene.case, measurements=item.measurements)
-        found = fitting(ways(item.record, case, item.starts), item.starts, item.until)
+        known = (from_then(each, item.starts, self._slower) for each in ways(item.record, case, item.starts))
+        found = fitting(tuple(known), item.starts, item.until)
         best = min(found, key=lambda each: _lasts(each, each.need), default=None)
         if best is None or not best.rate.known:
             return None
         trains = min(best.need, best.longest - best.overhead) if item.sessions else best.need
         useful = trains * (1.0 - best.loss / best.need) if best.need > 0 else 0.0
+        useful *= math.exp(-self._slower * best.rate.sigma)
         step = step_after(item.record.job.work, done_steps(item.record), useful, best.rate)
         return step, _lasts(best, trains)
 

@@ -27,7 +27,7 @@ from orchestrator.core.rules import UNRANKED
 from orchestrator.core.speed import Rate, seconds_for, step_after, step_seconds
 
 PREFERRED_WITHIN = 1.25  # preferred offers win if they finish within so many times the earliest finish
-GAIN = 0.05  # by so much the time until the finish must be shorter for a slower offer to be used, too
+GAIN = 0.05  # by so much the time until the finish must be shorter for a slower offer to be used as well
 LEGS_MAX = 24  # planned one by one; the rest is assumed to go on at the same pace
 MOVE_SECONDS_MIN = 7200.0  # a session is not ended earlier than this for a faster offer
 MOVE_FACTOR = 4.0  # nor before so many times its set-up and save

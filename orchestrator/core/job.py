@@ -253,6 +253,11 @@ class Recurrence:
     jitter_seconds: float = 0.0
     window: Window | None = None
 
+    @property
+    def in_slices(self) -> bool:
+        """Whether its runs sleep until the next fire or opening if they are not done."""
+        return self.mode is Mode.CONTINUE or self.window is not None
+
 
 class NoticeKind(StrEnum):
     """What somebody may want to be told."""

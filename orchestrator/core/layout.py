@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from orchestrator.core import slices
 from orchestrator.core.calendar import Calendar, Stay
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.forecast import Rest, View, costs, learned
@@ -119,9 +120,8 @@ class Layout:
         record, starts, now = item.record, item.starts, self._scene.now
         if record.session is not None:
             rest = self.rests.get(record.run)
-            given = record.slice  # without a window it ends with the session, and the run sleeps
-            if rest is None or rest.samples <= 0 or (given is not None and given.until is None):
-                return None
+            if rest is None or rest.samples <= 0 or slices.is_slice(record, record.session):
+                return None  # it is done then, or sleeps
             record = _after(record, rest)
             starts = rest.over_at
         case = replace(self._scene.case, measurements=item.measurements)
@@ -154,6 +154,12 @@ def as_known(record: RunRecord, offer: Offer, item: Item) -> Offer:
 def _after(record: RunRecord, rest: Rest) -> RunRecord:
     """The run when its session is over and has left a checkpoint."""
     return replace(record, phase=Phase.QUEUED, session=None, accepted=(*record.accepted, at_step(rest.step)))
+
+
+def queued(record: RunRecord, found: Sequence[Way], now: float, fired: float = 0.0) -> Waiting:
+    """A run that waits now, with what its slice leaves of these ways."""
+    fit = tuple(fitting(found, now, slices.closes(record)))
+    return Waiting(record, fit, record.deadline or 0.0, fired=fired, sessions=slices.sessions(record))
 
 
 def fitting(found: Sequence[Way], starts: float, until: float | None) -> list[Way]:

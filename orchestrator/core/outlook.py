@@ -12,11 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from orchestrator.core import itinerary as itineraries
+from orchestrator.core import slices
 from orchestrator.core.calendar import Opening
-from orchestrator.core.fires import replaced, scheduled
+from orchestrator.core.fires import done_at, replaced, scheduled
 from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.itinerary import DONE, SOON_SECONDS, Way
+from orchestrator.core.job import Mode
 from orchestrator.core.layout import Item, Layout, Standing, as_known, done_steps, fitting, from_then
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Hop, Itinerary
@@ -28,6 +30,10 @@ from orchestrator.core.speed import step_after
 
 UNKNOWN = "its speed is unknown until its first session measures it"
 SLEEPS = "it goes on when its schedule wakes it"
+FURTHER = "it is not done within the fires that are laid out"
+NEEDLESS = "its run needs no further slice"
+NO_FIRE = "its schedule does not fire"
+SKIPPED = "an earlier run is under way at each of its fires"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
 
@@ -75,18 +81,50 @@ class Expected:
 
 
 def foresee(scene: Scene) -> dict[str, Forecast]:
-    """The forecast of every run of which enough is known."""
-    return {each.run: each.forecast for each in outlook(scene) if each.forecast is not None}
+    """The forecast of every run of which enough is known, also of those that sleep."""
+    found, sliced = _laid_out(scene)
+    told = {each.run: each.forecast for each in found if each.forecast is not None}
+    for record in scene.waiting:
+        end = sliced[record.schedule].forecast if record.asleep and record.schedule in sliced else None
+        if end is not None:
+            told[record.run] = end
+    return told
 
 
 def outlook(scene: Scene) -> tuple[Expected, ...]:
-    """What is expected of every run of the scene: those that run, then the others as they start."""
+    """What is expected of every run of the scene: those that run, then the others as they start. A run that
+    sleeps is there as the slices that its schedule will give it; one that was asked about has them itself. If
+    its schedule begins a new run each time, it is the run of the next fire that begins one."""
+    return tuple(sorted(_laid_out(scene)[0], key=_turn))
+
+
+def _laid_out(scene: Scene) -> tuple[list[Expected], Mapping[str, Slices]]:
     present = [replaced(scene, each) for each in (*_running(scene), *_waiting(scene))]
     items = [*present, *scheduled(scene, present)]
     middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
-    return tuple(sorted(found, key=_turn))
+    sliced = _slices(scene, present, found)
+    asked = [each for each in scene.asked if each.schedule]
+    if not sliced and not asked:
+        return found, sliced
+    schedules = {item.record.run: item.record.schedule for item in present if item.record.slice is not None}
+    found = [_grown(each, sliced.get(schedules.get(each.run, ""))) for each in found]
+    for record in asked:
+        names = {each.name for each in scene.coming if each.schedule == record.schedule}
+        fires = sorted((each for each in found if each.run in names), key=_planned)
+        if _grows(record):
+            found = [each for each in found if each not in fires]
+            why_none = NEEDLESS if names else NO_FIRE
+            found.append(_asked_in_slices(record, sliced.get(record.schedule), why_none))
+        else:
+            found = [each for each in found if each not in fires[:1]]
+            found.append(_asked_at_fire(record, fires[:1], SKIPPED if names else NO_FIRE))
+    return found, sliced
+
+
+def _planned(run: Expected) -> float:
+    return run.planned or 0.0
 
 
 def _turn(run: Expected) -> tuple[bool, float, str]:
@@ -113,8 +151,8 @@ def _running(scene: Scene) -> Iterable[Item]:
         )  # fmt: skip
         if watched.pace is not None:
             known = (*known, measurement(record.job.work, session.order, watched.pace))
-        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, _closes(record),
-                   sessions=_sessions(record))  # fmt: skip
+        yield Item(record, Standing.RUNNING, scene.now, known, seen, watched.turn, slices.closes(record),
+                   sessions=slices.sessions(record))  # fmt: skip
 
 
 def _waiting(scene: Scene) -> Iterable[Item]:
@@ -124,19 +162,89 @@ def _waiting(scene: Scene) -> Iterable[Item]:
     ):
         if record.fault or record.wish is not None or record.phase is not Phase.QUEUED or record.asleep:
             continue
+        if standing is Standing.ASKED and record.schedule:  # its fires are laid out
+            continue
         starts = scene.now if record.until is None or record.deferred else max(scene.now, record.until)
         known = scene.measurements.get(record.job.name, ())
-        yield Item(record, standing, starts, known, until=_closes(record), sessions=_sessions(record))
+        yield Item(
+            record, standing, starts, known, until=slices.closes(record), sessions=slices.sessions(record)
+        )
 
 
-def _closes(record: RunRecord) -> float | None:
-    """When the window of the run's slice closes, if its schedule gives it one."""
-    return None if record.slice is None else record.slice.until
+# --- Growing runs: each slice is laid out as a run of its own --------------------------------------------
 
 
-def _sessions(record: RunRecord) -> int:
-    """A slice without a window is one session."""
-    return int(record.slice is not None and record.slice.until is None)
+@dataclass(frozen=True)
+class Slices:
+    """What the fires to come are expected to make of a growing run. `forecast`: its end; None if they do not
+    suffice, or if too little is known: `reason` says so."""
+
+    hops: tuple[Hop, ...] = ()
+    forecast: Forecast | None = None
+    reason: str = ""
+
+
+def _grows(record: RunRecord) -> bool:
+    """Whether a schedule continues the run."""
+    given = record.job.schedule
+    return bool(record.schedule) and given is not None and given.mode is Mode.CONTINUE
+
+
+def _slices(scene: Scene, present: Sequence[Item], found: Iterable[Expected]) -> dict[str, Slices]:
+    """The slices to come of each growing run, by its schedule."""
+    schedules = {
+        each.name: each.schedule
+        for each in scene.coming
+        if each.job.schedule is not None and each.job.schedule.mode is Mode.CONTINUE
+    }
+    sliced: dict[str, Slices] = {}
+    for each in found:
+        schedule = schedules.get(each.run)
+        if schedule is None:
+            continue
+        before = sliced.get(schedule, Slices())
+        if before.forecast is None:
+            sliced[schedule] = Slices((*before.hops, *each.hops), each.forecast, each.reason)
+    if not any(each.forecast for each in sliced.values()):
+        return sliced
+    early, late = (done_at(scene, present, z) for z in (-RANGE_Z, RANGE_Z))
+    return {name: _ranged(each, early.get(name), late.get(name)) for name, each in sliced.items()}
+
+
+def _ranged(sliced: Slices, early: float | None, late: float | None) -> Slices:
+    """With a range that counts slices more or fewer. `early`, `late`: the end if all training is faster, or
+    slower; None: the fires do not suffice then."""
+    told = sliced.forecast
+    if told is None:
+        return sliced
+    low = told.low if early is None else max(told.at, min(told.low, early))
+    high = None if late is None or told.high is None else max(told.high, late)
+    return replace(sliced, forecast=replace(told, low=low, high=high, sessions=len(sliced.hops)))
+
+
+def _grown(run: Expected, sliced: Slices | None) -> Expected:
+    """A run whose slice ends before it is done ends with a later slice."""
+    if run.forecast is not None or sliced is None or sliced.forecast is None or not run.hops:
+        return run
+    told = sliced.forecast
+    return replace(run, forecast=replace(told, sessions=told.sessions + len(run.hops)))
+
+
+def _asked_in_slices(record: RunRecord, sliced: Slices | None, why_none: str) -> Expected:
+    found = Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline)
+    if sliced is None:
+        return replace(found, reason=why_none)
+    reason = FURTHER if sliced.hops and sliced.reason != UNKNOWN else sliced.reason
+    return replace(found, hops=sliced.hops, forecast=sliced.forecast,
+                   reason="" if sliced.forecast is not None else reason)  # fmt: skip
+
+
+def _asked_at_fire(record: RunRecord, first: Sequence[Expected], why_none: str) -> Expected:
+    """The run of the first fire that begins one."""
+    found = Expected(record.run, record.job.name, Standing.ASKED, deadline=record.deadline, reason=why_none)
+    if not first:
+        return found
+    return replace(first[0], run=record.run, standing=Standing.ASKED, deadline=record.deadline)
 
 
 # --- The answer -------------------------------------------------------------------------------------------

@@ -128,4 +128,6 @@ def _error(points: Sequence[tuple[float, float]]) -> float:
         return SIGMA_UNKNOWN
     edges = [points[round(block * size)] for block in range(BLOCKS + 1)]
     rates = [(done - before) / (at - since) for (since, before), (at, done) in pairwise(edges)]
+    if not all(0.0 < rate < math.inf for rate in rates):  # steps so high that a float cannot tell them apart
+        return SIGMA_UNKNOWN
     return min(SIGMA_UNKNOWN, stdev(map(math.log, rates)) / math.sqrt(BLOCKS))

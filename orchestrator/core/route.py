@@ -17,7 +17,7 @@ from orchestrator.core import slices
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import making_room, planned
-from orchestrator.core.closing import CAPACITY_SECONDS_MAX
+from orchestrator.core.closing import CAPACITY_SECONDS_MAX, outage_seconds
 from orchestrator.core.estimate import estimate, hops, quota_opens_at, terms
 from orchestrator.core.event import Cooldown
 from orchestrator.core.fit import Fit, fit_on, may_use, too_short
@@ -127,9 +127,24 @@ def ways(record: RunRecord, case: Case, now: float) -> tuple[Way, ...]:
     asked, found = _asked(record, case, now), []
     for offer in _reachable(record, case):
         fit = fit_on(asked.job, offer, asked.micro_batch_caps)
-        if not isinstance(fit, str) and (there := _way(asked, offer, fit, _busy(asked, offer, slots=False))):
+        if isinstance(fit, str):
+            continue
+        there = _way(asked, offer, fit, _busy(asked, offer, slots=False))
+        if there is not None and not _hopeless(asked, there):
             found.append(there)
     return tuple(found)
+
+
+def _hopeless(asked: _Question, there: Way) -> bool:
+    """Whether the router rejects the offer for good, as far as that shows without a whole estimate."""
+    job, now = asked.job, asked.now
+    if not there.rate.known or asked.done_steps >= job.work.total:
+        return False
+    session = replace(there.fit.terms, step=step_seconds(job.work, asked.done_steps, there.rate))
+    if session.productive < session.step:
+        return True
+    finish = max(now, there.not_before) + there.overhead + there.need
+    return finish - now > job.route.finish_within_seconds and not asked.allow_over_horizon
 
 
 def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) -> Way | None:
@@ -151,11 +166,11 @@ def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) ->
 
 
 def _recovers_at(cooldown: Cooldown, until: float) -> float:
-    """When a session is expected to start there. It is tried at the end of the cooldown, but an outage that
-    has lasted so long is expected to last as long again, and a refusal without a known reason for longer."""
+    """When a session is expected to start there: an outage lasts as long again as it has lasted, and after a
+    refusal without a known reason, longer than until the offer is asked again."""
     if cooldown.refusals:
         return until + CAPACITY_SECONDS_MAX
-    return until + min(until - cooldown.since, CAPACITY_SECONDS_MAX)
+    return max(until, cooldown.since + outage_seconds(cooldown))
 
 
 def _reachable(record: RunRecord, case: Case) -> Sequence[Offer]:

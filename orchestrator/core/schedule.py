@@ -80,7 +80,7 @@ class FireOutcome(StrEnum):
 @dataclass(frozen=True)
 class Fire:
     """What became of a planned instant. `at` is when that was decided. Missed ones that follow each other
-    are one fire, whose key is the newest; `count` is how many."""
+    are one fire, whose key is the newest; `count` is how many, or at least so many if `reason` says more."""
 
     planned: float
     at: float
@@ -102,8 +102,9 @@ class Planned:
 @dataclass(frozen=True)
 class Agenda:
     """What the calendar says now. `due`: the newest due fires, oldest first; before them were `older` more,
-    the first at `oldest`. `following`: the next one. `closes`: when the window that is open now does;
-    `opens`: when it opens next. `fired`: the due ones that were handled before the clock was set back."""
+    the first at `oldest`. `uncounted`: there were even more. `following`: the next one. `closes`: when the
+    window that is open now does; `opens`: when it opens next. `fired`: the due ones that were handled before
+    the clock was set back."""
 
     due: tuple[Planned, ...] = ()
     older: int = 0
@@ -112,19 +113,23 @@ class Agenda:
     closes: float | None = None
     opens: float | None = None
     fired: frozenset[float] = frozenset()
+    uncounted: bool = False
+
+
+Changes = tuple[tuple[RunRecord, tuple[Event, ...]], ...]  # events of runs that exist
 
 
 @dataclass(frozen=True)
 class Steps:
     """What to write, all or nothing. `schedule` is as it is afterwards, and looked at again at `next_at`.
-    `settled` are fires that waited. `changes` are events of runs that exist."""
+    `settled` are fires that waited."""
 
     schedule: Schedule
     next_at: float | None
     fires: tuple[Fire, ...] = ()
     settled: tuple[Fire, ...] = ()
     submissions: tuple[Submitted, ...] = ()
-    changes: tuple[tuple[RunRecord, tuple[Event, ...]], ...] = ()
+    changes: Changes = ()
 
 
 @dataclass
@@ -288,7 +293,8 @@ def _is_on_time(each: Planned, now: float) -> bool:
 
 def _missed(draft: _Draft, first: float, last: float, count: int) -> Fire:
     since = f" from {date(first)} on" if count > 1 else ""
-    reason = f"{count_text(count, 'fire')}{since}: no controller ran, or a later one was due"
+    at_least = "more than " if draft.agenda.uncounted else ""
+    reason = f"{at_least}{count_text(count, 'fire')}{since}: no controller ran, or a later one was due"
     return Fire(last, draft.now, FireOutcome.MISSED, reason=reason, count=count)
 
 

@@ -15,6 +15,12 @@ from orchestrator.core.wording import date, span
 
 SESSION_SECONDS_MIN = 60.0  # of training; a shorter rest of a window is not worth a session
 LATE_SHARE = 0.5  # a session that got less of its time than this is not counted
+WHOLE_SHARE = 0.5  # a session with less of its platform's limit than this is no slice
+
+
+def in_slices(record: RunRecord) -> bool:
+    """Whether a schedule gives the run its time, so that it sleeps in between."""
+    return record.slice is not None and not record.slice.gone
 
 
 def is_over(record: RunRecord, now: float) -> bool:
@@ -24,8 +30,27 @@ def is_over(record: RunRecord, now: float) -> bool:
 
 def ends_slice(record: RunRecord, session: Session) -> bool:
     """Whether this session, which is over, was the slice: there is no window, and it used its time."""
-    given = record.slice
-    return given is not None and given.until is None and session.outcome is Outcome.STOPPED
+    return session.outcome is Outcome.STOPPED and is_slice(record, session)
+
+
+def is_slice(record: RunRecord, session: Session) -> bool:
+    """Whether the session is the whole slice: there is no window, and it was given the time that its platform
+    allows. After one that had to make room early, or that its quota ended, the slice goes on."""
+    if record.slice is None or record.slice.until is not None:
+        return False
+    budget, limit = session.order.budget_seconds, session.traits.session_seconds
+    return budget is None or (limit is not None and budget >= WHOLE_SHARE * limit)
+
+
+def closes(record: RunRecord) -> float | None:
+    """When the window of the run's slice closes, if it has one."""
+    return None if record.slice is None else record.slice.until
+
+
+def sessions(record: RunRecord) -> int:
+    """How many sessions the run takes before it sleeps: a slice without a window is one; 0: as many as it
+    needs."""
+    return int(record.slice is not None and record.slice.until is None)
 
 
 def sleeping(record: RunRecord, until: float | None, why_no_more: str = "") -> str:

@@ -22,6 +22,7 @@ from orchestrator.core.needs import missing, regained
 from orchestrator.core.offer import Offer
 from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation
 from orchestrator.engine.barrier import Barrier
 from orchestrator.engine.learning import learn
@@ -179,6 +180,11 @@ class Engine:
         running = tuple(t.record for t in self._tracked.values() if t.record.session is not None)
         return self._market.case(()), running, tuple(self._waiting.values())
 
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """For forecasts: every schedule, as it was read within the last minute."""
+        return self._reserving.schedules
+
     def _notice_clock(self, ahead: float) -> None:
         """After a clock is set back, dates set before may be days away: decide all waiting runs again."""
         if self._ahead is not None and ahead < self._ahead - CLOCK_SET_BACK_SECONDS:
@@ -300,7 +306,7 @@ class Engine:
         if self._expectant and not self._market.expectant:
             self._queue_stirred = True
         self._expectant = self._market.expectant
-        if self._queue_stirred and self._market.is_worth_asking():
+        if self._queue_stirred and self._ledger.anything_queued() and self._market.is_worth_asking():
             self._ledger.wake_queued()
             self._queue.stir(self._load_waiting(now))
             self._queue_stirred = False

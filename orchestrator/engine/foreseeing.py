@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.clock import Clock
 from orchestrator.core.event import Assigned, Ended, Event, Launched
@@ -19,8 +19,11 @@ from orchestrator.core.pace import Reading, pace, seen, told
 from orchestrator.core.route import Case
 from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
+from orchestrator.core.schedule import Schedule
 from orchestrator.core.session import Observation
 from orchestrator.core.speed import Measurement
+from orchestrator.engine.coming import coming
+from orchestrator.errors import BackendError
 from orchestrator.unforeseen import Unforeseen
 
 FORESEE_SECONDS = 5.0
@@ -30,6 +33,7 @@ TURN_SECONDS_MAX = 900.0  # more is a wait for a slot or a quota, which is laid 
 LATE_SECONDS_MAX = 30.0  # between an agent's status and its reading; else the clocks differ
 
 Scenery = Callable[[], tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]]
+Schedules = Callable[[], tuple[Schedule, ...]]
 
 
 @dataclass
@@ -60,7 +64,7 @@ class Foreseer:
         self._unforeseen = unforeseen
         self._seen: dict[str, _Seen] = {}
         self._known: dict[str, tuple[Measurement, ...]] = {}
-        self._next: Scene | None = None
+        self._next: tuple[Scene, tuple[Schedule, ...]] | None = None
         self._wake = threading.Event()
         self._due_at = float("-inf")
 
@@ -97,32 +101,50 @@ class Foreseer:
         if status is not None and status.step is not None:
             late = now - status.written_at
             at = status.written_at if 0.0 <= late <= LATE_SECONDS_MAX else now
-            found.readings = seen(found.readings, status.step, at)
+            found.readings = seen(found.readings, min(status.step, record.job.work.total), at)
 
     @property
     def watches(self) -> int:
         """How many runs it remembers."""
         return len(self._seen)
 
-    def after_tick(self, scenery: Scenery) -> None:
-        """Hands over what was seen, if the other thread is done with the last."""
+    def after_tick(self, scenery: Scenery, schedules: Schedules = tuple) -> None:
+        """Hands over what was seen, if the other thread is done with the last. Raises nothing."""
         now = self._clock.monotonic()
         if now < self._due_at or self._next is not None:
             return
         self._due_at = now + FORESEE_SECONDS
-        self._next = self.scene(*scenery())
+        try:
+            known = schedules()
+            self._next = self.scene(*scenery(), known), known
+        except BackendError:  # the ledger does not answer, as the next tick will say
+            return
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the next scene is another
+            self._unforeseen("collecting what forecasts need", error)
+            return
         self._wake.set()
 
-    def scene(self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...]) -> Scene:
-        """Everything at this moment, as the engine has it and as it was seen."""
+    def scene(
+        self, case: Case, running: tuple[RunRecord, ...], waiting: tuple[RunRecord, ...],
+        schedules: tuple[Schedule, ...] = (),
+    ) -> Scene:  # fmt: skip
+        """Everything at this moment, as the engine has it and as it was seen. Finding the fires to come takes
+        time, so they are not in it, but what is known of their jobs is."""
         waiting = tuple(sorted(waiting, key=lambda each: (each.submitted_at, each.run))[:WAITING_MAX])
         now = self._clock.now()
-        jobs = {each.job.name for each in (*running, *waiting)}
+        jobs = {each.job.name for each in (*running, *waiting)} | {each.job.name for each in schedules}
         self._known = {job: self._known.get(job) or self._measurements(job) for job in jobs}
         watched = {each.run: self._watched(each, now) for each in running if each.run in self._seen}
         return Scene(now, case, running, waiting, watched=watched, measurements=dict(self._known))
 
     def _watched(self, record: RunRecord, now: float) -> Watched:
+        try:
+            return self._look_at(record, now)
+        except Exception as error:  # noqa: BLE001 the barrier: only this run is forecast as if it were unseen
+            self._unforeseen(f"measuring how fast {record.run} trains", error)
+            return Watched(record.run)
+
+    def _look_at(self, record: RunRecord, now: float) -> Watched:
         found, session = self._seen[record.run], record.session
         if session is None or found.session != session.name:
             return Watched(record.run, turn=found.turn)
@@ -154,10 +176,13 @@ class Foreseer:
             self._wake.set()
 
     def _foresee(self) -> None:
-        scene, began = self._next, self._clock.monotonic()
-        if scene is None:
+        seen, began = self._next, self._clock.monotonic()
+        if seen is None:
             return
         try:
+            scene, schedules = seen
+            fires, unkept = coming(schedules, scene.now)
+            scene = replace(scene, coming=fires, unkept=unkept)
             self._write(scene, foresee(scene))
         except Exception as error:  # noqa: BLE001 the barrier: told, and the next scene is another
             self._unforeseen("a forecast", error)

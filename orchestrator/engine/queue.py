@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from orchestrator.core.calendar import Calendar, Opening
 from orchestrator.core.itinerary import SOON_SECONDS, Way
-from orchestrator.core.layout import fitting
+from orchestrator.core.layout import fitting, queued
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.pause import pausing
 from orchestrator.core.queueing import (
@@ -139,7 +139,7 @@ class Queue:
             found = ways(record, self._market.case(self._measurements(record.job.name)), self._market.now)
         if kept is not None:
             return Waiting(record, tuple(fitting(found, kept.planned, kept.until)), planned=kept.planned)
-        return Waiting(record, found, record.deadline or 0.0, fired=self._reserve.first.get(record.run, 0.0))
+        return queued(record, found, self._market.now, self._reserve.first.get(record.run, 0.0))
 
     def _ranked(self, runs: Mapping[str, RunRecord], now: float) -> dict[str, Rank]:
         """Runs that were never looked at come last, in the order of their submission, until there is time."""
@@ -176,6 +176,6 @@ def _places(reserve: Reserve) -> list[tuple[str, float]]:
 
 def waits(record: RunRecord, now: float) -> bool:
     """Whether the run may start, as far as it depends on itself."""
-    if record.phase is not Phase.QUEUED or record.wish is not None or record.fault:
+    if record.phase is not Phase.QUEUED or record.wish is not None or record.fault or record.asleep:
         return False
     return record.deferred or record.until is None or not pausing(now, record.paused_at, record.until)

@@ -30,6 +30,7 @@ class Reserving:
         self._unforeseen = unforeseen
         self._reserve = Reserve()
         self._stale = False
+        self.schedules: tuple[Schedule, ...] = ()  # as they were last read
         self._again_at: float | None = None  # monotonic; None: there is no schedule
 
     def look(self, now: float, monotonic: float, stirred: bool) -> Reserve:
@@ -42,7 +43,7 @@ class Reserving:
         return self._reserve
 
     def _read(self, now: float, monotonic: float) -> Reserve:
-        schedules = self._ledger.schedules.all()
+        schedules = self.schedules = self._ledger.schedules.all()
         self._again_at = monotonic + LOOK_SECONDS if schedules else None
         active = [each for each in schedules if each.active]
         names = [each.run for each in active if each.run]

@@ -29,9 +29,11 @@ from orchestrator.core.event import (
     Held,
     Released,
     Requeued,
+    Slept,
     StopRequested,
     Submitted,
     TurnedAway,
+    Woken,
 )
 from orchestrator.core.lifetimes import Lifetime
 from orchestrator.core.offer import Offer, Quota
@@ -361,8 +363,8 @@ def _step(accepted: Accepted) -> int:
 
 
 def _note_pause(story: _Story, event: Event) -> None:
-    if isinstance(event, Held) and event.reason == ASKED:
-        story.paused_at = event.at
-    elif isinstance(event, Released | Cancelled) and story.paused_at is not None:
+    if isinstance(event, Slept) or (isinstance(event, Held) and event.reason == ASKED):
+        story.paused_at = event.at if story.paused_at is None else story.paused_at
+    elif isinstance(event, Released | Cancelled | Woken) and story.paused_at is not None:
         story.pauses.append((story.paused_at, event.at))
         story.paused_at = None

@@ -62,7 +62,7 @@ class Visit:
 @dataclass(frozen=True)
 class RecordedRun:
     """A run with the work that it did in the recorded time: from `from_step` to `goal_step`, reached at
-    `reached_at`. `done`: it was completed then. `pauses`: (from, to), in which it was held on request.
+    `reached_at`. `done`: it was completed then. `pauses`: (from, to), held on request or asleep.
     `under_way`: the rest of a session that ran when the recorded time began."""
 
     run: str

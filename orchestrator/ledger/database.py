@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ from orchestrator.errors import (
     AccessDenied,
     BackendError,
     DiskFull,
+    HostUnknown,
     InputError,
     LedgerConflict,
     OrchestratorError,
@@ -177,7 +179,7 @@ class Database:
     def _explain_postgresql(self, error: BaseException | None, operation: str) -> OrchestratorError:
         state = getattr(error, "sqlstate", None) or ""
         said = " ".join(str(error).split())
-        message = f"the ledger {self.shown}: {self._masked(said)}"
+        message = f"the ledger {self.shown}: {self._masked(_ASKS.sub('', said))}"
         where: dict[str, Any] = {"backend": "ledger", "operation": operation}
         if _NO_TLS in said:
             return AccessDenied(
@@ -195,11 +197,15 @@ class Database:
             return AccessDenied(f"{message}; use the server that accepts writes", **where)
         if state == "53100":
             return BackendError(f"{message}; nothing was changed: free some space on the server", **where)
+        if _UNKNOWN_HOST in said:
+            return HostUnknown(f"{message}; check the host in the config's `database`", **where)
         if state[:2] in _PASSING or state in ("", _IDLE):
             return Transient(f"{message}; is the server running?", **where)
         return BackendError(message, **where)
 
 
+_ASKS = re.compile(r" Is the server running [^?]*\?")  # libpq asks for each address; we ask once
+_UNKNOWN_HOST = "[Errno -2]"  # of the resolver; -3 may pass
 _DENIED = ("authentication failed", "no password supplied", "no pg_hba.conf entry", 'role "')
 _IDLE = "25P03"  # the process stood still within a transaction
 _PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serialization, resources, locks, operator

@@ -30,7 +30,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.lifetimes import Lifetime
     from orchestrator.core.notice import Outgoing
     from orchestrator.core.run import RunRecord
-    from orchestrator.core.schedule import Steps
+    from orchestrator.core.schedule import Changes, Steps
     from orchestrator.core.speed import Measurement
 
 DUE_NOW = 0.0
@@ -111,24 +111,33 @@ class Ledger(LedgerReader):
     @property
     def schedules(self) -> Schedules:
         """The schedules of this ledger, and their fires."""
-        return Schedules(self._database, self._take_steps, _check_fence)
+        return Schedules(self._database, self._take_steps, self._take_changes, _check_fence)
 
     def _take_steps(self, connection: Connection, steps: Steps) -> None:
         """Writes what a schedule does to runs. Raises LedgerConflict if one of them has changed."""
+        self._take_changes(connection, steps.changes, steps.submissions, self._missed(steps))
+
+    def _take_changes(
+        self,
+        connection: Connection,
+        changes: Changes,
+        submissions: Iterable[Submitted] = (),
+        outgoing: Iterable[Outgoing] = (),
+    ) -> None:
         from orchestrator.core.run import submit
 
-        proposals = [Proposal(record, events, DUE_NOW) for record, events in steps.changes]
+        proposals = [Proposal(record, events, DUE_NOW) for record, events in changes]
         drafts = [_draft(proposal, self.notices) for proposal in proposals]
         versions = _lock_versions(connection, (draft.run for draft in drafts))
         for draft in drafts:
             if versions.get(draft.run) != draft.version:
                 raise _conflict(draft, versions.get(draft.run))
-        for event in steps.submissions:
+        for event in submissions:
             record = submit(event)
             connection.execute(insert(runs), run_row(record, DUE_NOW))
             connection.execute(insert(events), _event_row(event, record.run, record.version, None))
         _write(connection, drafts)
-        self.notifications.add(connection, [*self._missed(steps), *(o for d in drafts for o in d.outgoing)])
+        self.notifications.add(connection, [*outgoing, *(o for d in drafts for o in d.outgoing)])
 
     def _missed(self, steps: Steps) -> Iterator[Outgoing]:
         from orchestrator.core.schedule import FireOutcome

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 
 T = TypeVar("T")
 MEASUREMENTS_MAX = 256
-JOBS_MAX = 256  # whose measurements a controller keeps in memory
+JOBS_MAX = 10_000  # whose measurements a controller keeps in memory
 
 
 class Measured:

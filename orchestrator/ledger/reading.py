@@ -245,6 +245,12 @@ class LedgerReader(Journal, Measured, Controlled):
         with self._database.read() as connection:
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
+    def anything_queued(self) -> bool:
+        """Whether any run is queued."""
+        query = select(runs.c.run).where(runs.c.phase == Phase.QUEUED.value).limit(1)
+        with self._database.read() as connection:
+            return connection.execute(query).first() is not None
+
     def counts(self) -> Counts:
         """How many runs and notifications there are, and when the next schedule is due."""
         kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
@@ -266,6 +272,15 @@ class LedgerReader(Journal, Measured, Controlled):
         sizes = [func.pg_total_relation_size(table.name) for table in metadata.sorted_tables]
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
+
+    def server_time(self) -> float | None:
+        """What the server's clock says, in unix seconds; None if the ledger is a file."""
+        if self._database.path is not None:
+            return None
+        with self._database.read() as connection:
+            return float(
+                connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+            )
 
     # --- Rows -------------------------------------------------------------------------------------------
 

@@ -18,22 +18,29 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import fires, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.schedule import Fire, Schedule, Steps
+    from orchestrator.core.schedule import Changes, Fire, Schedule, Steps
 
 LOOK_NOW = 0.0
 _SCHEDULE_COLUMNS = (schedules.c.name, schedules.c.body)
 _DUE = select(schedules.c.name).where(schedules.c.next_at <= bindparam("now")).order_by(
     schedules.c.next_at, schedules.c.name
 )  # fmt: skip
-Writer = Callable[[Connection, "Steps"], None]
 
 
 class Schedules:
-    """The schedules of one ledger. `write` appends what a schedule does to runs, within its transaction."""
+    """The schedules of one ledger. `write` appends what a schedule does to runs, within its transaction, and
+    `free` events of runs that it no longer has."""
 
-    def __init__(self, database: Database, write: Writer, check: Callable[[Connection, int | None], None]):
+    def __init__(
+        self,
+        database: Database,
+        write: Callable[[Connection, Steps], None],
+        free: Callable[[Connection, Changes], None],
+        check: Callable[[Connection, int | None], None],
+    ) -> None:
         self._database = database
         self._write = write
+        self._free = free
         self._check = check
 
     # --- Reading ----------------------------------------------------------------------------------------
@@ -164,11 +171,13 @@ class Schedules:
             connection.execute(delete(fires).where(fires.c.schedule == schedule.name))
             self._write(connection, steps)
 
-    def remove_unreadable(self, name: str) -> None:
-        """Removes a schedule that this version cannot read, with its history."""
+    def remove_unreadable(self, name: str, changes: Changes) -> None:
+        """As `remove`, for a schedule that this version cannot read. `changes`: events of its runs."""
         with self._database.write() as connection:
-            connection.execute(delete(schedules).where(schedules.c.name == name))
+            gone = connection.execute(delete(schedules).where(schedules.c.name == name))
+            _check_one(gone.rowcount, name)
             connection.execute(delete(fires).where(fires.c.schedule == name))
+            self._free(connection, changes)
 
     def _update(
         self, connection: Connection, before: Schedule, after: Schedule, next_at: float | None

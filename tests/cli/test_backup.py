@@ -16,6 +16,7 @@ import pytest
 
 from benchmarks.tick import job
 from orchestrator import Client
+from orchestrator.cli import running
 from orchestrator.core.event import Cancelled, Noted, Submitted
 from orchestrator.errors import BackendError, InputError
 from orchestrator.ledger import Ledger
@@ -174,6 +175,43 @@ def test_a_damaged_or_strange_backup_restores_nothing(tmp_path: Path) -> None:
     assert not (tmp_path / "two" / "ledger.sqlite").exists()
 
 
+def test_a_backup_takes_the_place_of_an_earlier_one_only_and_says_which(tmp_path: Path) -> None:
+    client, target = home_with_runs(tmp_path / "one"), tmp_path / "a.tar.gz"
+    first = client.backups.write(target)
+    assert first.replaced is None
+    with tarfile.open(target) as tar:
+        stream = tar.extractfile("manifest.json")
+        assert stream is not None
+        manifest = json.loads(stream.read())
+    found = client.backups.write(target).replaced
+    assert found is not None
+    assert (found.at, found.runs, found.files) == (manifest["at"], first.runs, first.files)
+    whole = target.read_bytes()
+    target.write_bytes(whole[: len(whole) // 2])
+    found = client.backups.write(target).replaced
+    assert found is not None
+    assert (found.at, found.runs) == (None, None), "damaged"
+    other = io.BytesIO()
+    with tarfile.open(fileobj=other, mode="w:gz") as tar:
+        tar.addfile(tarfile.TarInfo("thesis.tex"))
+    for data in (b"a thesis", b"", gzip.compress(b"a thesis"), other.getvalue()):
+        target.write_bytes(data)
+        with pytest.raises(InputError, match="is not a backup: give another name"):
+            client.backups.write(target)
+        assert target.read_bytes() == data
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.tar.gz", "one"]
+
+
+def test_what_was_replaced_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home_with_runs(tmp_path / "one")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "one"))
+    for said in ("verified", "replaced the backup of 20"):
+        assert running.run(("backup", str(tmp_path / "a.tar.gz"))) == 0
+        assert said in capsys.readouterr().out
+
+
 def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:
     made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
 
@@ -240,8 +278,13 @@ def test_a_home_whose_controller_runs_is_not_restored_elsewhere(tmp_path: Path) 
         ledger.take_over("alive", now=9.0),
         pytest.raises(InputError, match="in use by a controller"),
     ):
+        look = Client(tmp_path / "two").backups.restore(made.path, dry_run=True)
+        assert "down`" in look.refused
+        assert look.runs == made.runs
         Client(tmp_path / "two").backups.restore(made.path)
+    assert Client(tmp_path / "two").backups.restore(made.path, dry_run=True).refused == ""
     Client(tmp_path / "two").backups.restore(made.path)
+    assert "already has a ledger" in client.backups.restore(made.path, dry_run=True).refused
 
 
 def test_a_backup_waits_for_no_writer_and_delays_none(tmp_path: Path) -> None:

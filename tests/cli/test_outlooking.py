@@ -148,7 +148,8 @@ def test_of_many_runs_and_hops_the_first_are_shown_and_the_others_counted(
     hops = tuple(hop("box/cpu", 12.0 * n, 12.0 * n + 11.0, n + 1, quota=False) for n in range(30))
     runs = tuple(replace(MIXED, run=f"run-{n:08d}", hops=hops) for n in range(40))
     text = said(replace(FOUND, runs=runs, left_out=5), 100, capsys, monkeypatch)
-    assert "… and 25 further runs; --json has them" in text
+    assert "… and 20 further runs; --json has them" in text
+    assert "not laid out: 5 newer waiting runs" in text
     assert "… 25 more" in text
     assert len(text.splitlines()) < 200
 
@@ -173,7 +174,7 @@ def test_times_are_local_also_where_clocks_change_and_beyond_the_calendar() -> N
         assert when(at, BERLIN, NOW) == "in thousands of years"
 
 
-@pytest.mark.parametrize("hours", [0.0, 0.01, 5.0, 49.0, 900.0, 90_000.0])
+@pytest.mark.parametrize("hours", [0.0, 0.01, 5.0, 49.0, 900.0, 90_000.0, 1e12 / HOUR, 1e300, float("inf")])
 def test_the_axis_and_the_bars_fit_for_any_length(hours: float) -> None:
     hops = (hop("box/cpu", 0.0, hours / 3, 1), hop("here/cpu", hours / 2, hours, 2))
     line = Timeline([hops], NOW, 40)
@@ -181,3 +182,13 @@ def test_the_axis_and_the_bars_fit_for_any_length(hours: float) -> None:
     assert len(line.axis(BERLIN)) <= 40
     assert line.bar(hops).startswith("A" if hours else "B")
     assert line.bar(hops).endswith("B")
+
+
+@pytest.mark.parametrize("seconds", [5e9, 1e12, float("inf")])
+def test_an_end_in_thousands_of_years_is_told(
+    seconds: float, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow = replace(MIXED, hops=(hop("box/cpu", 0.0, seconds / HOUR, 50_000, "done", quota=False),))
+    text = said(replace(FOUND, runs=(slow,)), 80, capsys, monkeypatch)
+    assert re.search(r"\|\d{4}-\d\d ", text), text
+    assert all(len(line) <= 80 for line in text.partition("\n\n")[2].partition("\n\n")[2].splitlines())

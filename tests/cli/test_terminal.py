@@ -6,8 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.cli.controlling import LINE_CHARACTERS_MAX, text_of
 from orchestrator.cli.logs import Lines
 from orchestrator.cli.terminal import last_state, one_line, plain
+from orchestrator.client.controller_log import OUTPUT, Entry
 
 anything = st.text(st.characters(exclude_categories=()), max_size=200)
 commands = st.lists(
@@ -54,3 +56,13 @@ def test_a_line_that_has_not_ended_is_shown_only_where_a_terminal_follows(
     assert seen == ["one", "done é", ""]
     assert ("20%\r" in said and "30%|#\r" in said) is in_place
     assert "\x1b" not in said.replace("\r\x1b[K", "")
+
+
+def test_an_enormous_line_of_the_controllers_log_is_cut_for_people_only() -> None:
+    entry = Entry(0.0, OUTPUT, f"short\n{'x' * (LINE_CHARACTERS_MAX + 12_345)}\nlast")
+    short, cut, last = text_of(entry).split("\n")
+    assert (short, last) == ("  short", "  last")
+    assert cut == f"  {'x' * LINE_CHARACTERS_MAX} … (cut; 12,345 more characters in --json)"
+    assert entry.json()["text"] == entry.text
+    whole = "x" * LINE_CHARACTERS_MAX
+    assert text_of(Entry(0.0, OUTPUT, whole)) == f"  {whole}"

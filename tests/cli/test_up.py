@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sqlite3
 from pathlib import Path
@@ -46,23 +47,29 @@ def test_sigterm_ends_after_the_tick_and_leaves_the_sessions_running(user: Calle
     assert again.wait(PATIENCE) == 0
 
 
-def test_a_second_signal_ends_a_controller_whose_tick_does_not_end(user: Caller) -> None:
-    Ledger.open(f"sqlite:///{user.home / 'ledger.sqlite'}").close()
+def test_a_second_signal_ends_a_controller_that_hangs(user: Caller) -> None:
+    """Its new config refers to a pipe, into which nobody writes."""
     controller = user.start("up")
     wait_until(user.owner, "a controller")
-    writer = sqlite3.connect(user.home / "ledger.sqlite", isolation_level=None)
-    writer.execute("BEGIN IMMEDIATE")
-    submit = user.start("submit", user.job())  # waits for the writer, too
-    wait_until(lambda: list(user.home.glob("runs/*")), "the submit to wait")
+    os.mkfifo(user.home / "pipe")
+    user.config(CONFIG + "database: file:pipe\n")
+    end = wait_until(lambda: _opened(user.home / "pipe"), "the controller to read the pipe")
     try:
         controller.send_signal(signal.SIGINT)
         wait_until(lambda: _pending(controller.pid) == 0, "the first signal to be handled")
         controller.send_signal(signal.SIGTERM)
-        assert controller.wait(PATIENCE) in (0, -signal.SIGTERM)
+        assert controller.wait(PATIENCE) == -signal.SIGTERM
     finally:
-        writer.close()
-        submit.communicate(timeout=PATIENCE)
-    user("down")
+        os.close(end)
+    assert user.owner() is None
+
+
+def _opened(pipe: Path) -> int | None:
+    """The end to write into, once somebody reads."""
+    try:
+        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return None
 
 
 def _pending(pid: int) -> int:

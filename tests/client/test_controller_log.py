@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import Client, config
+from orchestrator.cli.call import Call
+from orchestrator.cli.controlling import _Speaker
+from orchestrator.cli.output import Output
 from orchestrator.client import reading_log, unsaid
 from orchestrator.client.controller_log import OLDER_MAX, OUTPUT, ControllerLog, Entry, Level, entry_of, older
 from orchestrator.clock import SystemClock
+from orchestrator.core.order import Outcome
+from tests.core import runs
 from tests.waiting import wait_until
 
 KEYS = ["time", "level", "event", "run", "session", "platform", "text", "at"]
@@ -173,5 +180,25 @@ def test_secrets_that_the_controller_can_read_are_masked(
     assert text.endswith("a harmless value")
     assert "4bCdEfGh1jK" not in mask("it begins with a slash: /4bCdEfGh1jK+lmn=")
     assert mask(f"reads {tmp_path / 'key'}") == f"reads {tmp_path / 'key'}", "where a secret is, is none"
-    assert "secret" not in Client(tmp_path).controller.mask()("nothing to hide")
     assert os.environ["SOME_TOKEN"] == "by-name-22222"
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+def test_a_secret_in_an_event_gets_neither_into_the_log_nor_onto_the_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], as_json: bool
+) -> None:
+    secret = 'by "name" 22222 ü'  # JSON escapes some of it
+    monkeypatch.setenv("SOME_TOKEN", secret)
+    event = replace(runs.ended(Outcome.CRASHED, message=f"refused {secret}"), tail=f"a line\n{secret}\n")
+    with Client(tmp_path) as client:
+        speaker = _Speaker(Call(argparse.Namespace(), client, Output(as_json)))
+        speaker.told(runs.record(*runs.running()), event)
+        speaker.warn(f"cannot log in with {secret}")
+    log, out = (tmp_path / "controller.log").read_text(), capsys.readouterr().out
+    for text in (log, out):
+        assert "refused ***" in text
+        assert "cannot log in with ***" in text
+        assert not any(part in text for part in ("22222", 'by "name', 'by \\"name'))
+    if as_json:
+        body = json.loads(out.splitlines()[0])["body"]
+        assert (body["message"], body["tail"]) == ("refused ***", "a line\n***\n")

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client, config
-from orchestrator.client.metrics import families
+from orchestrator.client.metrics import families, serving
 from orchestrator.client.metrics.families import OTHER, SERIES_MAX, Families, Snapshot, bounded
 from orchestrator.client.metrics.measuring import Measuring
 from orchestrator.client.metrics.serving import CONNECTIONS_MAX, Server, is_allowed
@@ -40,7 +40,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(port: int) -> Iterator[list[str]]:
+def served(port: int) -> Iterator[list[str]]:
     warned: list[str] = []
     server = Server(MetricsConfig(port), lambda: b"figures\n", warned.append)
     server.ensure()
@@ -100,7 +100,7 @@ def test_only_a_host_that_no_page_can_forge_is_answered(hosts: list[str], allowe
 
 def test_requests_are_answered_by_their_host_and_path() -> None:
     port = free_port()
-    with serving(port) as warned:
+    with served(port) as warned:
         assert asked(port, "/metrics", "localhost") == (200, b"figures\n")
         assert asked(port, "/metrics?x=1", "127.0.0.1", "HEAD") == (200, b"")
         assert asked(port, "/metrics", "evil.example")[0] == 403
@@ -110,12 +110,18 @@ def test_requests_are_answered_by_their_host_and_path() -> None:
     assert warned == []
 
 
-def test_clients_that_say_nothing_take_no_thread_from_the_rest() -> None:
+def test_more_clients_than_there_is_room_for_are_closed_and_the_first_are_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(serving._Handler, "timeout", 600.0)  # however slow this machine is
     port = free_port()
-    with serving(port):
-        silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(CONNECTIONS_MAX + 2)]
-        wait_until(lambda: threading.active_count() < 40, "few threads")
-        for each in silent:
+    with served(port):
+        clients = [socket.create_connection(("127.0.0.1", port), 60.0) for _ in range(CONNECTIONS_MAX + 2)]
+        assert [each.recv(1) for each in clients[CONNECTIONS_MAX:]] == [b"", b""]
+        for each in clients[:CONNECTIONS_MAX]:
+            each.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
+            assert each.makefile("rb").read().endswith(b"figures\n")
+        for each in clients:
             each.close()
         wait_until(lambda: _answers(port), "an answer once they are gone")
 
@@ -130,7 +136,7 @@ def _answers(port: int) -> bool:
 def test_a_port_that_is_taken_is_told_once_and_tried_again() -> None:
     port = free_port()
     warned: list[str] = []
-    with serving(port):
+    with served(port):
         late = Server(MetricsConfig(port), lambda: b"late\n", warned.append)
         late.ensure()
         late.ensure()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator import Client
 from orchestrator.client import Standing, foreseen
-from orchestrator.core.event import Submitted, Wished
+from orchestrator.core.event import Slice, Submitted, Wished
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.pace import Pace
@@ -138,3 +139,60 @@ def test_a_run_keeps_its_deadline_in_the_ledger(home: Path) -> None:
         ledger.submit(Submitted(RUN, job(), NOW, store="home", deadline=NOW + 60.0))
     with ledger_of(home) as ledger:
         assert ledger.record(RUN).deadline == NOW + 60.0
+
+
+NIGHTLY = (
+    JOB.replace("name: asked", "name: nightly")
+    + """\
+schedule: {cron: "0 1 * * *", timezone: Europe/Berlin, mode: continue}
+"""
+)
+
+
+def test_a_job_that_grows_is_planned_in_the_slices_that_its_schedule_would_give_it(
+    home: Path, tmp_path: Path
+) -> None:
+    """Two hours of work, an hour at most each night."""
+    (tmp_path / "job.yaml").write_text(NIGHTLY)
+    asked = client(home).outlook(tmp_path / "job.yaml").asked
+    assert asked is not None
+    assert asked.forecast is not None
+    nights = {int((hop.start - NOW) // 86400.0) for hop in asked.hops}
+    assert len(asked.hops) == len(nights) > 1
+    assert asked.forecast.end > NOW + 86400.0
+    assert not (home / "ledger.sqlite").exists()
+
+
+def test_a_job_with_a_schedule_is_planned_at_its_next_fire_as_if_it_were_registered(
+    home: Path, tmp_path: Path
+) -> None:
+    """Nothing would start before the night, nor go on after it."""
+    night = "schedule: {cron: '0 1 * * *', timezone: Europe/Berlin, mode: fresh, window: '22:00-01:30'}\n"
+    (tmp_path / "job.yaml").write_text(JOB + night)
+    found = client(home).outlook(tmp_path / "job.yaml", deadline="+30d")
+    asked, opens = found.asked, 1_790_031_600.0  # the next 01:00 in Berlin
+    assert asked is not None
+    assert (asked.run, asked.planned) == ("asked", opens)
+    assert all(opens <= hop.start < hop.end <= opens + 1800.0 for hop in asked.hops)
+    assert asked.reason == "its window closes before it is done"
+    others = [each for each in found.runs if each is not asked]
+    assert [each.planned for each in others] == [opens + n * 86400.0 for n in range(1, 7)]
+    with client(home) as registering, registering.ledgers.made() as ledger, ledger.take_over("test", now=NOW):
+        registering.schedules.register(tmp_path / "job.yaml")
+        first, *_ = registering.outlook().runs
+        assert first.hops == asked.hops
+        registering.schedules.pause("asked")
+        paused = registering.outlook(tmp_path / "job.yaml").asked
+        assert paused is not None
+        assert (paused.hops, paused.reason) == ((), "its schedule does not fire")
+
+
+def test_a_run_whose_slices_have_no_known_end_says_so_instead_of_the_training_that_is_left(
+    home: Path,
+) -> None:
+    run = run_after(home, *running())
+    record = replace(run.record(), slice=Slice(NOW))
+    foreseen.Writer(Folders(home))(Scene(NOW, Case(), (record,)), {})
+    assert run.status().in_slices
+    foreseen.Writer(Folders(home))(Scene(NOW, Case(), (record,)), {RUN: forecast()})
+    assert not run.status().in_slices, "its end is known"

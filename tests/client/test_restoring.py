@@ -22,9 +22,9 @@ from orchestrator.core.event import (
     Requeued,
     Submitted,
 )
-from orchestrator.core.job import Recurrence
+from orchestrator.core.job import NoticeKind, Recurrence
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.notice import NoticeKind, Target, addressed, schedule_missed
+from orchestrator.core.notice import Target, addressed, schedule_missed
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.schedule import Schedule
@@ -38,7 +38,7 @@ from tests.postgresql import Server
 from tests.simulation.clock import VirtualClock
 
 __all__ = ["houses"]  # a fixture
-ENDS = {
+ENDS: dict[Phase, Completed | GaveUp | Cancelled] = {
     Phase.DONE: Completed(NOW + 30, "all steps are trained"),
     Phase.FAILED: GaveUp(NOW + 30, "it crashed again"),
     Phase.CANCELLED: Cancelled(NOW + 30, "cancelled by the user"),

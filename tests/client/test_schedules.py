@@ -102,6 +102,33 @@ def test_now_fires_at_once_and_the_same_moment_never_twice(bench: Bench) -> None
     assert len(bench.client.runs()) == 1
 
 
+def test_unless_running_spares_the_run_that_a_fire_would_replace(bench: Bench) -> None:
+    replacing = bench.job("fresh", ", overlap: replace")
+    first = bench.client.schedules.register(replacing, now=True).fire
+    assert first is not None
+    bench.clock.advance(1.0)
+    said = bench.user("submit", replacing.name, "--now", "--unless-running", "--json").json
+    assert (said["run"], said["fire"]) == (first.run, None)
+    assert said["not_fired"] == f"{first.run} is under way"
+    assert bench.run().wish is None, "it is not cancelled"
+    assert len(bench.client.runs()) == 1
+    bench.ledger.append(bench.run(), [Cancelled(runs.NOW)], due_at=None)
+    done = bench.client.schedules.register(replacing, now=True, unless_running=True)
+    assert done.fire is not None
+    assert done.fire.run != first.run
+
+
+def test_unless_running_wakes_a_growing_run_that_sleeps(bench: Bench) -> None:
+    register = bench.client.schedules.register
+    register(bench.job(), now=True)
+    bench.clock.advance(1.0)
+    assert register(bench.job(), now=True, unless_running=True).under_way == bench.run().run
+    bench.ledger.append(bench.run(), [Slept(runs.NOW, "asleep")], due_at=None)
+    done = register(bench.job(), now=True, unless_running=True)
+    assert done.fire is not None
+    assert done.fire.outcome is FireOutcome.WOKEN
+
+
 def test_outside_its_window_it_does_not_fire_even_when_asked(bench: Bench) -> None:
     done = bench.client.schedules.register(bench.job(more=", window: 22:00–07:00"), now=True)
     assert done.fire is None
@@ -220,6 +247,19 @@ def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
     assert isinstance(last.event, Unscheduled)
     with pytest.raises(InputError, match="no schedule called 'tiny'"):
         schedules.fires("tiny")
+
+
+def test_removing_an_unreadable_schedule_names_the_runs_that_it_leaves(bench: Bench) -> None:
+    bench.client.schedules.register(bench.job(), now=True)
+    run = bench.run().run
+    with bench.ledger._database.write() as connection:
+        connection.exec_driver_sql("UPDATE schedules SET body = '{}'")
+    said = bench.user("schedule", "rm", "tiny").out
+    assert said.startswith("tiny removed, though it could not be read; its runs stay")
+    assert f"{run}: held once its slice is over; `orchestrator release {run}` lets it run on" in said
+    [*_, last] = bench.ledger.history(run)
+    assert isinstance(last.event, Unscheduled)
+    assert "no schedule called 'tiny'" in bench.user("schedule", "rm", "tiny", code=2).err
 
 
 def test_the_nearest_schedule_is_named(bench: Bench) -> None:

@@ -15,7 +15,7 @@ import yaml
 from sqlalchemy import text
 
 from orchestrator import Client
-from orchestrator.client import likeness
+from orchestrator.client import likeness, standing_by
 from orchestrator.client.health import State
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import SystemClock
@@ -23,11 +23,14 @@ from orchestrator.core.event import Started, Submitted
 from orchestrator.core.job import Mode, Recurrence, RouteWish
 from orchestrator.core.run import RunRecord
 from orchestrator.core.schedule import Schedule
+from orchestrator.errors import AccessDenied, HostUnknown
+from orchestrator.ledger import Ledger
 from orchestrator.ledger.journal import Stored
 from orchestrator.stores import deposits
 from orchestrator.stores.folder import FolderStore
 from tests.core.runs import NOW, RUN, job
-from tests.postgresql import Server
+from tests.postgresql import Server, cluster
+from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
 
 
@@ -95,6 +98,44 @@ def test_a_standby_takes_over_and_is_told_of(tmp_path: Path) -> None:
         assert waiting.again is False
 
 
+def test_a_standby_waits_for_a_server_that_is_down_when_it_starts(tmp_path: Path) -> None:
+    with cluster() as server:
+        client = configured(tmp_path / "home", Server(server.folder, 0).url)
+        with standing(client.home.path) as waiting:
+            wait_until(lambda: waiting.said, "what it waits for")
+            assert [each.count("is the server running?") for each in waiting.said] == [1]
+            assert waiting.says("standing by; the ledger does not answer, trying again")
+            server.start()
+            wait_until(lambda: waiting.says("has taken over"), lambda: str(waiting.said))
+            assert sum("does not answer" in each for each in waiting.said) == 1
+        assert waiting.again is False
+
+
+def test_a_standby_that_waits_for_its_server_can_be_stopped_or_sent_elsewhere(tmp_path: Path) -> None:
+    client = configured(tmp_path / "home", f"postgresql://me@/x?host={tmp_path}")
+    with standing(client.home.path) as waiting:
+        wait_until(lambda: waiting.said, "what it waits for")
+    assert waiting.again is False
+    with standing(client.home.path) as waiting:
+        wait_until(lambda: waiting.said, "what it waits for")
+        (client.home.path / "config.yaml").write_text("database: sqlite:///other.sqlite\n")
+        wait_until(lambda: waiting.again is not None, "the change of the config")
+        assert waiting.again is True, "a new process goes on with it"
+
+
+def test_a_standby_does_not_wait_for_what_is_wrong(tmp_path: Path, url: str) -> None:
+    """An unknown host cannot be told here, because a name server that does not answer is waited for."""
+    client = configured(tmp_path / "home", url.replace("orchestrator@", "stranger@"))
+    with pytest.raises(AccessDenied):
+        client.controller.run(standby=True)
+
+    def unknown() -> Ledger:
+        raise HostUnknown("failed to resolve host", backend="ledger")
+
+    with pytest.raises(HostUnknown):
+        standing_by.opened(unknown, SystemClock(), lambda: False, lambda _text: None)
+
+
 def test_a_controller_that_lost_control_stands_by(tmp_path: Path, url: str, postgresql: Server) -> None:
     client = configured(tmp_path / "home", url)
     with standing(client.home.path) as active, client.home.ledger() as ledger:
@@ -108,6 +149,19 @@ def test_a_controller_that_lost_control_stands_by(tmp_path: Path, url: str, post
         wait_until(lambda: active.again is not None, lambda: str(active.said))
         assert active.again is True, "a new process goes on, as a standby"
         assert active.says("starts again as a standby")
+
+
+@pytest.mark.parametrize(("wrong_by", "said"), [(3 * 3600, "ahead of"), (-3 * 3600, "behind"), (5, None)])
+def test_a_standby_whose_clock_is_wrong_says_so(
+    tmp_path: Path, url: str, wrong_by: float, said: str | None
+) -> None:
+    client = configured(tmp_path / "home", url)
+    clock = VirtualClock(SystemClock().now() + wrong_by)
+    with client.home.ledger() as ledger:
+        doubts = list(likeness.doubts(ledger, Wired.from_home(client.home.path, clock)))
+    about = [each for each in doubts if "clock" in each]
+    assert len(about) == (said is not None)
+    assert said is None or f"the clock here is 3.0 h {said} that of the PostgreSQL server" in about[0]
 
 
 def test_a_standby_says_what_its_machine_lacks(

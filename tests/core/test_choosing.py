@@ -17,7 +17,8 @@ from orchestrator.core.job import Prefer, RouteWish, Work
 from orchestrator.core.offer import Offer, Route, UntilKind
 from orchestrator.core.route import Case, judge
 from orchestrator.core.run import RunRecord
-from tests.core.offers import HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.offers import HOUR, NOW, cpu, gpu, kaggle, record, weekly
+from tests.core.runs import accepted
 
 
 def case_of(*offers: Offer, stays: tuple[Stay, ...] = (), others: int = 0, **changes: object) -> Case:
@@ -55,18 +56,20 @@ def test_it_waits_for_a_much_faster_offer_that_opens_soon() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pause", "refusals", "goes_to"),
+    ("hours", "strikes", "refusals", "goes_to"),
     [
-        (MINUTE, 0, None),
-        (45 * MINUTE, 0, "RTX3050"),  # an outage that lasted so long may last as long again
-        (MINUTE, 1, "RTX3050"),  # who knows what that was
+        (0.3, 3, 0, None),
+        (0.7, 8, 0, None),  # half an hour
+        (0.7, 11, 0, "RTX3050"),  # an outage that has lasted for three hours may last for three more
+        (0.3, 3, 1, "RTX3050"),  # who knows what that was
     ],
 )
-def test_it_waits_for_the_end_of_a_cooldown_only_if_that_is_likely(
-    pause: float, refusals: int, goes_to: str | None
+def test_it_waits_for_the_end_of_an_outage_only_if_that_is_likely(
+    hours: float, strikes: int, refusals: int, goes_to: str | None
 ) -> None:
-    cooldown = Cooldown("kaggle", "T4x2", NOW + pause, "no capacity", since=NOW, refusals=refusals)
-    run = replace(record(0.3), cooldowns=(cooldown,))
+    pause = min(15.0 * 2 ** (strikes - 1), HOUR)
+    cooldown = Cooldown("kaggle", "T4x2", NOW + pause, "no capacity", strikes, NOW, refusals)
+    run = replace(record(hours), cooldowns=(cooldown,))
     found = judge(run, case_of(kaggle(), gpu()), NOW)
     assert (found.chosen and found.chosen.offer.accelerator) == goes_to
 
@@ -105,9 +108,14 @@ def test_a_session_ends_when_a_faster_offer_opens() -> None:
     assert chosen(judge(record(4), case, NOW)) == ("RTX3050", 2.5 * HOUR)
 
 
-@pytest.mark.parametrize(("others", "turn"), [(0, ALONE_SECONDS), (3, TURN_SECONDS)])
-def test_on_the_own_machine_runs_take_turns(others: int, turn: float) -> None:
-    assert chosen(judge(record(10), case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
+@pytest.mark.parametrize(
+    ("saved", "others", "turn"),
+    [(True, 0, ALONE_SECONDS), (True, 3, TURN_SECONDS), (False, 0, None), (False, 3, ALONE_SECONDS)],
+)
+def test_on_the_own_machine_runs_take_turns(saved: bool, others: int, turn: float | None) -> None:
+    """A run that never saved may save only at its end: nobody ends it for one who is not there."""
+    run = replace(record(10), accepted=(accepted(10),) if saved else ())
+    assert chosen(judge(run, case_of(gpu(), others=others), NOW)) == ("RTX3050", turn)
 
 
 def test_a_slot_that_a_more_urgent_run_needs_is_left_for_it() -> None:

@@ -330,7 +330,10 @@ def test_a_slice_that_runs_now_ends_with_its_session_and_a_fire_after_it_goes_on
                   coming=fires(job, None, days=2))  # fmt: skip
     now, later = outlook(scene)
     assert len(now.hops) == 1
-    assert now.forecast is None
+    assert now.forecast is not None
+    assert later.forecast is not None
+    assert now.forecast.end == later.forecast.end, "the sleep until the fire counts"
+    assert now.forecast.sessions == 2
     assert now.reason == "it goes on when its schedule wakes it"
     assert later.hops[0].from_step == now.hops[0].to_step > 3600
     assert later.run.startswith("nightly 2026-")
@@ -403,3 +406,77 @@ def test_a_wait_counts_once_in_what_is_extrapolated() -> None:
     assert at_once is not None
     assert waits is not None
     assert waits.end - at_once.end == pytest.approx(24 * HOUR, abs=600.0)
+
+
+# --- Growing runs: the sleep between slices counts ---------------------------------------------------------
+
+
+def growing(hours: float, *, asleep: bool = False, step: int = 0) -> RunRecord:
+    """A run of the nightly schedule on the box: 4 hours each night, and none of them trains it to the end."""
+    job = nightly(hours, Mode.CONTINUE)
+    given = Slice(NOW - HOUR, NOW + 3 * HOUR, NOW + 5 * HOUR)
+    if asleep:
+        return replace(
+            _slept(waiting("grows", hours, schedule="nightly"), step), job=job, slice=given, asleep=True
+        )
+    runs = alive("grows", hours, BOX, since=HOUR)
+    assert runs.session is not None
+    order = replace(runs.session.order, budget_seconds=4 * HOUR)
+    return replace(runs, job=job, schedule="nightly", slice=given, session=replace(runs.session, order=order))
+
+
+def test_the_end_of_a_growing_run_is_that_of_the_slice_that_is_its_last() -> None:
+    """Ten hours: three are left of this window, four fit into the next one, and the rest needs a third."""
+    runs = growing(10.0)
+    scene = Scene(
+        NOW, Case((BOX,)), (runs,), coming=fires(runs.job, 4.0), watched={"grows": seen(runs, 3600)}
+    )
+    told = foresee(scene)["grows"]
+    assert NOW + 29 * HOUR < told.end < NOW + 33 * HOUR, "not nine hours from now"
+    assert told.low <= told.end <= (told.high or math.inf)
+    found = by_run(scene)
+    assert found["grows"].forecast == told
+    assert told.sessions == sum(len(each.hops) for each in found.values())
+    assert all(hop.end <= NOW + 3 * HOUR for hop in found["grows"].hops), "later slices have their own rows"
+
+
+def test_a_run_that_sleeps_has_an_end_too() -> None:
+    sleeper = growing(9.0, asleep=True, step=7 * 3600)
+    told = foresee(Scene(NOW, Case((BOX,)), waiting=(sleeper,), coming=fires(sleeper.job, 4.0)))["grows"]
+    assert NOW + 7 * HOUR < told.end < NOW + 7.5 * HOUR, "two hours, from the fire in five hours on"
+    assert told.sessions == 1
+
+
+def test_a_growing_run_has_no_end_if_the_fires_do_not_suffice() -> None:
+    runs = growing(40.0)
+    scene = Scene(
+        NOW, Case((BOX,)), (runs,), coming=fires(runs.job, 4.0), watched={"grows": seen(runs, 3600)}
+    )
+    assert "grows" not in foresee(scene)
+    paused = replace(scene, coming=())
+    assert "grows" not in foresee(paused)
+
+
+def test_the_range_of_a_growing_run_counts_a_further_night() -> None:
+    """Seven hours and a half fill two windows almost: if training is a bit slower, there is a third one."""
+    sleeper = growing(7.8, asleep=True)
+    claim = foresee(Scene(NOW, Case((BOX,)), waiting=(sleeper,), coming=fires(sleeper.job, 4.0)))["grows"]
+    assert claim.end < NOW + 34 * HOUR
+    assert claim.high is None or claim.high > NOW + 53 * HOUR
+
+
+def test_a_job_with_a_schedule_that_is_asked_about_is_laid_out_in_its_slices() -> None:
+    job = nightly(7.0, Mode.CONTINUE)
+    asked = RunRecord("nightly", job, NOW, schedule="nightly", deadline=NOW + 20 * HOUR)
+    [found] = outlook(Scene(NOW, Case((BOX,)), asked=(asked,), coming=fires(job, 4.0)))
+    assert found.standing is Standing.ASKED
+    assert [hop.start - NOW for hop in found.hops] == [5 * HOUR, 29 * HOUR]
+    assert found.hops[-1].to_step == 7 * 3600
+    assert found.forecast is not None
+    assert found.meets_deadline is False
+    [found] = outlook(Scene(NOW, Case((BOX,)), asked=(asked,)))
+    assert (found.hops, found.reason) == ((), "its schedule does not fire")
+    long = replace(asked, job=nightly(40.0, Mode.CONTINUE))
+    [found] = outlook(Scene(NOW, Case((BOX,)), asked=(long,), coming=fires(long.job, 4.0)))
+    assert len(found.hops) == 3
+    assert found.reason == "it is not done within the fires that are laid out"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -73,6 +74,13 @@ def test_the_more_the_rate_varies_the_wider_its_error() -> None:
         return found.sigma
 
     assert jittered(0.02) < jittered(0.5) <= SIGMA_UNKNOWN
+
+
+def test_steps_that_a_float_cannot_tell_apart_make_a_rate_of_unknown_error() -> None:
+    """A job may report any number as its step: leaps and single steps near 2 to the power of 62."""
+    leaps = (2**62 + (n // 40) * 2**20 + n for n in range(120))
+    found = pace(replace(WORK, total=2**63), readings(enumerate(leaps)), 0)
+    assert found is None or found.sigma == SIGMA_UNKNOWN
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 from orchestrator.core.calendar import Calendar
 from orchestrator.core.event import Slice
+from orchestrator.core.job import RouteWish
+from orchestrator.core.layout import queued
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.queueing import (
@@ -18,6 +20,7 @@ from orchestrator.core.queueing import (
     lay_out,
     place,
 )
+from orchestrator.core.route import Case, judge
 from orchestrator.core.run import apply
 from tests.core.offers import DAY, HOUR, MINUTE, NOW, cpu, gpu, kaggle, record, ways_of
 from tests.core.runs import assigned
@@ -119,6 +122,21 @@ def test_a_session_that_is_overdue_is_expected_to_take_a_little_longer() -> None
     assert running is not None
     late = running.assigned_at + 10 * DAY
     assert late < expected_stay(running, 10, late).end <= late + DAY
+
+
+def test_a_run_takes_no_more_of_the_calendar_than_its_window_leaves() -> None:
+    given = replace(record(100), slice=Slice(NOW - HOUR, NOW + 9 * HOUR))
+    calendar = Calendar((gpu(),), (), NOW)
+    place(queued(given, ways_of(given, gpu()), NOW), calendar)
+    second = place(waiting(1.0, gpu()), calendar)
+    assert second.start is not None
+    assert NOW + 8 * HOUR < second.start <= NOW + 9 * HOUR
+
+
+def test_nothing_is_taken_of_an_offer_that_the_router_rejects_for_good() -> None:
+    late = record(10, route=RouteWish(finish_within_seconds=39 * HOUR))  # 40 h on the RTX3050
+    assert [way.offer.accelerator for way in ways_of(late, gpu(), kaggle())] == ["T4x2"]
+    assert judge(late, Case((gpu(), kaggle())), NOW).others == ()
 
 
 def test_a_run_that_sleeps_after_one_session_takes_no_more_of_the_calendar() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
@@ -20,7 +20,23 @@ from orchestrator.core.event import (
     Wished,
     Woken,
 )
-from orchestrator.core.job import CatchUp, Job, Mode, Overlap, Recurrence, Window, Work
+from orchestrator.core.job import (
+    CatchUp,
+    CheckpointPolicy,
+    Input,
+    Job,
+    Mode,
+    Needs,
+    NoticeKind,
+    Notify,
+    Overlap,
+    Prefer,
+    Recurrence,
+    Requirements,
+    RouteWish,
+    Window,
+    Work,
+)
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
@@ -98,6 +114,14 @@ def test_missed_fires_are_made_up_for_as_the_job_says(
     assert len(set(planned)) == len(planned), "a fire's key is its planned instant"
     assert steps.schedule.last == (NOW - min(ago) if ago else NOW - DAY)
     assert steps.next_at == NOW + DAY + 5.0
+
+
+def test_missed_fires_that_nobody_counted_are_said_to_be_more() -> None:
+    agenda = due(7200.0, 5.0, older=9000)
+    [counted, _] = decide(schedule(), agenda, [], NOW).fires
+    [uncounted, _] = decide(schedule(), replace(agenda, uncounted=True), [], NOW).fires
+    assert counted.reason.startswith("9,001 fires from ")
+    assert uncounted.reason.startswith("more than 9,001 fires from ")
 
 
 def test_a_fire_is_late_only_after_a_while_or_once_its_window_is_closed() -> None:
@@ -364,6 +388,35 @@ def test_an_edit_names_what_it_changes() -> None:
     )  # fmt: skip
     assert edited(without_progress=9) == ("retry",)
     assert differences(given, given.job, "other") == ("the home store",)
+
+
+JOB_EDITS = {
+    "command": ("x",), "work": Work(2000, 16), "profiles": (), "bundle": "c" * 64, "image": "x",
+    "requirements": "other.txt", "seed": 7, "tags": ("x",), "inputs": (Input("x", "y"),),
+    "needs": Needs(disk_gb=1.0), "checkpoint": CheckpointPolicy(60.0), "route": RouteWish(Prefer.CHEAPEST),
+    "without_progress": 9, "env": (("A", "1"),), "secrets": ("A",), "requirements_lock": "x.lock",
+    "variants": (("gpu", Requirements("gpu.txt")),), "schedule": Recurrence("0 2 * * *", mode=Mode.FRESH),
+    "notify": Notify((NoticeKind.DONE,), "env:HOOK"),
+}  # fmt: skip
+RECURRENCE_EDITS = {
+    "cron": "0 2 * * *", "timezone": "Europe/Berlin", "mode": Mode.CONTINUE, "overlap": Overlap.QUEUE,
+    "catch_up": CatchUp.ALL, "jitter_seconds": 5.0, "window": NIGHT,
+}  # fmt: skip
+
+
+def test_an_edit_of_any_field_is_named() -> None:
+    """Also beside another one, when it would not be missed."""
+    assert set(JOB_EDITS) == {each.name for each in fields(Job)} - {"name"}
+    assert set(RECURRENCE_EDITS) == {each.name for each in fields(Recurrence)}
+    given = schedule()
+    given = replace(given, job=replace(given.job, requirements="requirements.txt"))
+    jobs = [replace(given.job, **{name: value}) for name, value in JOB_EDITS.items()]  # type: ignore[arg-type]
+    for name, value in RECURRENCE_EDITS.items():
+        jobs.append(replace(given.job, schedule=replace(given.recurrence, **{name: value})))  # type: ignore[arg-type]
+    for job in jobs:
+        found = differences(given, job, "home")
+        assert len(found) == 1, job
+        assert found != ("the job",), job
 
 
 def test_the_figures_of_the_page() -> None:

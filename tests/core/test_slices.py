@@ -128,6 +128,27 @@ def test_a_session_that_used_its_time_ends_a_slice_without_a_window(
     assert decision.record.asleep is sleeps
 
 
+@pytest.mark.parametrize(
+    ("limit", "budget", "slice_"),
+    [
+        (12 * HOUR, 11.9 * HOUR, True),
+        (12 * HOUR, 2 * HOUR, False),  # a faster offer opened, or a more urgent run, or the quota ended
+        (None, 3 * HOUR, False),  # a turn on the own machine
+        (None, None, True),
+    ],
+)
+def test_a_session_that_had_to_make_room_does_not_end_the_slice(
+    limit: float | None, budget: float | None, slice_: bool
+) -> None:
+    asleep = record(Slice(NOW), *runs.running(), runs.ended(Outcome.STOPPED))
+    session = asleep.session
+    assert session is not None
+    traits = replace(session.traits, session_seconds=limit)
+    given = replace(session, traits=traits, order=replace(session.order, budget_seconds=budget))
+    assert slices.ends_slice(asleep, given) is slice_
+    assert not slices.ends_slice(record(), given)
+
+
 def test_a_machine_that_came_late_costs_the_run_nothing() -> None:
     order = replace(assign(record(), choice(), None, NOW), session=f"{RUN}-s01")
     late = NOW + HOUR - 300.0

@@ -1,7 +1,8 @@
 """Plays simulated schedules for a given time: `python -m tests.simulation --minutes 20 [--seed N]`.
 
 With `--shipping`, every session ships its own outbox. With `--unreadable` it does too, and no platform can
-read it while it runs. With `--scheduled`, every run comes from a schedule.
+read it while it runs. With `--overlong`, sessions outlive their limits, and users are impatient. With
+`--scheduled`, every run comes from a schedule.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import argparse
 import sys
 import time
 
-from tests.simulation.play import play, play_scheduled, play_shipping, play_unreadable
+from tests.simulation.play import play, play_overlong, play_scheduled, play_shipping, play_unreadable
 
 
 def main() -> int:
@@ -20,10 +21,11 @@ def main() -> int:
     parser.add_argument("--count", type=int, help="so many schedules instead of minutes")
     parser.add_argument("--shipping", action="store_true", help="every session ships its own outbox")
     parser.add_argument("--unreadable", action="store_true", help="also, none can be read while it runs")
+    parser.add_argument("--overlong", action="store_true", help="sessions outlive their limits")
     parser.add_argument("--scheduled", action="store_true", help="every run comes from a schedule")
     options = parser.parse_args()
     game = play_unreadable if options.unreadable else play_shipping if options.shipping else play
-    game = play_scheduled if options.scheduled else game
+    game = play_scheduled if options.scheduled else play_overlong if options.overlong else game
     end = time.monotonic() + 60.0 * options.minutes
     seed, failed = options.seed, []
     while (seed - options.seed < options.count) if options.count else (time.monotonic() < end):

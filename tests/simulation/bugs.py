@@ -399,12 +399,12 @@ def decides_by_what_is_not_journalled(patch: pytest.MonkeyPatch) -> None:
 
 
 def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
-    real = market.Market.begin
+    real = market.Market._subtract
 
-    def begin(self: Any, records: Any, now: float) -> None:
-        real(self, records, now)
+    def subtract(self: Any) -> None:
+        real(self)
         ever = self.__dict__.setdefault("ever", {})
         ever |= {claim.session: (claim.platform, claim.accelerator) for claim in self._claims}
-        self._usage = Counter(ever.values())
+        self._used = Counter(ever.values())
 
-    patch.setattr(market.Market, "begin", begin)
+    patch.setattr(market.Market, "_subtract", subtract)

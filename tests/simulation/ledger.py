@@ -105,7 +105,7 @@ class SimulatedSchedules(Schedules):
     """Its ledger remembers what schedules do to runs. The controller may die before and after each fire."""
 
     def __init__(self, ledger: SimulatedLedger) -> None:
-        super().__init__(ledger._database, ledger._take_steps, _check_fence)
+        super().__init__(ledger._database, ledger._take_steps, ledger._take_changes, _check_fence)
         self._ledger = ledger
 
     def take(self, before: Schedule, steps: Steps, *, fence: int | None = None) -> Schedule:

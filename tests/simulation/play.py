@@ -12,6 +12,7 @@ from tests.simulation import (
     fires,
     hostile,
     leavings,
+    overlong,
     promises,
     replays,
     scheduled,
@@ -70,6 +71,11 @@ def play_scheduled(seed: int) -> list[str]:
 def play_unreadable(seed: int) -> list[str]:
     """Every session ships, and nobody can read it while it runs."""
     return play(seed, ALL, unreadable.CALM_HOURS, unreadable.UnreadableWorld)
+
+
+def play_overlong(seed: int) -> list[str]:
+    """Sessions outlive their limits, and their users are impatient."""
+    return play(seed, ALL, CALM_HOURS, overlong.OverlongWorld)
 
 
 @contextmanager

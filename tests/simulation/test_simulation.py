@@ -12,6 +12,7 @@ import pytest
 from tests.simulation.play import (
     play,
     play_hostile,
+    play_overlong,
     play_scheduled,
     play_shipping,
     play_unforeseen,
@@ -42,6 +43,12 @@ def test_worlds_in_which_no_running_session_can_be_read() -> None:
         assert found == [], f"to reproduce: python -m tests.simulation --unreadable --seed {seed} --count 1"
 
 
+def test_worlds_in_which_sessions_outlive_their_limits() -> None:
+    for seed in range(8):
+        found = play_overlong(seed)
+        assert found == [], f"to reproduce: python -m tests.simulation --overlong --seed {seed} --count 1"
+
+
 def test_worlds_in_which_every_run_comes_from_a_schedule() -> None:
     for seed in range(8):
         found = play_scheduled(seed)
@@ -70,7 +77,8 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 @pytest.mark.parametrize(
     ("game", "share"),
     [
-        (play, 0.3),
+        (play, 0.25),
+        (play_overlong, 0.05),
         (play_scheduled, 0.1),
         (play_shipping, 0.2),
         (play_unreadable, 0.1),

@@ -17,7 +17,10 @@ from tests.simulation.ledger import SimulatedLedger
 
 
 class Users:
-    """If `busy`, they make other wishes besides releasing held runs. Once `calm`, they only release."""
+    """If `busy`, they make other wishes besides releasing held runs. Once `calm`, they only release.
+
+    `impatience`: how often they release a run whose session or output is still waited for.
+    """
 
     def __init__(self, ledger: SimulatedLedger, clock: VirtualClock, random: Random) -> None:
         self._ledger = ledger
@@ -25,6 +28,7 @@ class Users:
         self._random = random
         self.busy = random.random() < 0.4
         self._between = random.choice((0.0, 0.05, 0.3))
+        self.impatience = 0.003
         self.calm = False
 
     def act(self, runs: Sequence[str]) -> None:
@@ -42,7 +46,7 @@ class Users:
         """What they do about a session whose output does not appear. It may still appear by itself."""
         if self._random.random() < (0.003 if self.calm else 0.001):
             self._ledger.wish(run, Wished(self._clock.now(), Wish.RELEASE, discard=True))
-        elif not self.calm and self._random.random() < 0.003:
+        elif not self.calm and self._random.random() < self.impatience:
             self._wish(run, Wish.RELEASE)
 
     def interfere(self, proposals: Sequence[Proposal]) -> None:
