@@ -273,15 +273,6 @@ class LedgerReader(Journal, Measured, Controlled):
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
 
-    def server_time(self) -> float | None:
-        """What the server's clock says, in unix seconds; None if the ledger is a file."""
-        if self._database.path is not None:
-            return None
-        with self._database.read() as connection:
-            return float(
-                connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
-            )
-
     # --- Rows -------------------------------------------------------------------------------------------
 
     def _all(self, query: Any) -> list[Any]:
