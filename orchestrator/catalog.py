@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, is_dataclass
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
@@ -68,9 +69,37 @@ def checked(
         found = TypeAdapter(model).validate_python({k: v for k, v in options.items() if k in known})
     except ValidationError as error:
         mistakes += _mistakes(error)
+    mistakes += _homeless(found)
     if mistakes:
         raise InputError("\n".join(f"{what} {name!r} ({type}): {mistake}" for mistake in mistakes))
     return found
+
+
+def expanded(path: Path) -> Path:
+    """The path with a user's home folder in place of `~`. Raises ValueError if that is not known."""
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        raise ValueError(f"the home folder of {path.parts[0]!r} is not known: write the whole path") from None
+
+
+def _homeless(options: object) -> Iterator[str]:
+    """A line for every path whose home folder is not known."""
+    for name, value in _values(options):
+        if isinstance(value, Path):
+            try:
+                expanded(value)
+            except ValueError as error:
+                yield f"option {name!r}: {error} (given: {str(value)!r})"
+        else:
+            yield from _homeless(value)
+
+
+def _values(options: object) -> Iterator[tuple[str, object]]:
+    if isinstance(options, BaseModel):
+        yield from options
+    elif is_dataclass(options):
+        yield from ((each.name, getattr(options, each.name)) for each in fields(options))
 
 
 def _mistakes(error: ValidationError) -> Iterator[str]:

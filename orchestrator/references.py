@@ -28,7 +28,10 @@ def resolve(reference: str, home: Path) -> str:
         if not value:
             raise InputError(f"the environment variable {name} is not set; set it, or use file:PATH")
         return value
-    place = home / Path(path).expanduser()
+    try:
+        place = home / Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(f"the home folder in {path!r} is not known; write the whole path") from None
     try:
         value = place.read_text("utf-8").strip()
     except (OSError, ValueError) as error:

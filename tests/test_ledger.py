@@ -20,8 +20,9 @@ from orchestrator.core.event import (
     Prepared,
     Wished,
 )
-from orchestrator.core.job import Precision
+from orchestrator.core.job import NoticeKind, Precision
 from orchestrator.core.lifecycle import IllegalTransition, Phase, Wish
+from orchestrator.core.notice import Notice, Outgoing
 from orchestrator.core.offer import Route
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
@@ -96,6 +97,13 @@ def test_records_by_name_and_the_size_of_it_all(ledger: Ledger) -> None:
     found = [record.run for record in ledger.records(["tiny-2", *names])]
     assert found == ["tiny-2", "tiny-0", "tiny-1", "tiny-2"]
     assert ledger.size() >= before
+
+
+def test_the_size_counts_what_waits_to_be_sent(ledger: Ledger) -> None:
+    before = ledger.size()
+    told = [Notice(NoticeKind.HELD, NOW, "a" * 1000) for _ in range(300)]
+    ledger.notifications.post([Outgoing(f"{n:032x}", "phone", each) for n, each in enumerate(told)])
+    assert ledger.size() > before + 100_000
 
 
 def test_history_goes_on_where_a_viewer_left_off(ledger: Ledger) -> None:

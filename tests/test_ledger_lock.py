@@ -20,6 +20,7 @@ from sqlalchemy import text
 from orchestrator.clock import SystemClock
 from orchestrator.errors import Fenced, InputError, OrchestratorError, Transient
 from orchestrator.ledger import Ledger, Takeover, Waiting, serverlock
+from orchestrator.ledger.lock import HOST_CHARS, Standby
 from tests import postgresql as servers
 from tests.postgresql import Server
 from tests.waiting import wait_until
@@ -122,6 +123,22 @@ def test_a_restart_of_the_server_is_survived() -> None:
         cluster.start()
         assert not takeover.keep()
         assert ledger.owner() == owner
+
+
+@pytest.mark.parametrize(
+    ("told", "host", "same"),
+    [
+        ("box", "box", True),
+        ("box", "box2", False),
+        ("box2", "box", False),
+        ("", "box", False),
+        ("a" * HOST_CHARS, "a" * HOST_CHARS + ".example.org", True),
+        ("a" * HOST_CHARS, "a" * (HOST_CHARS - 1), False),
+    ],
+)
+def test_a_standby_is_of_one_host(told: str, host: str, same: bool) -> None:
+    """`down` ends a process by its number, which may be another's on another machine."""
+    assert Standby(7, told, 0.0).is_on(host) is same
 
 
 def test_a_standby_waits_and_is_seen(ledger_url: str) -> None:

@@ -24,7 +24,7 @@ from orchestrator.core.message import Message
 from orchestrator.core.notice import Notice, Outgoing, Target
 from orchestrator.core.offer import Offer, Quota
 from orchestrator.engine.engine import Engine, Watchers
-from orchestrator.engine.notifying import Notifier
+from orchestrator.engine.notifying import LOOK_SECONDS, Notifier
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.platforms.simulated.scenario import QuotaWindow
@@ -256,6 +256,47 @@ def test_a_controller_that_leaves_when_idle_waits_for_what_is_new(make: Make) ->
             assert home.notifier.pending()
             home.wait_for(1, State.SENT)
             wait_until(lambda: not home.notifier.pending(), "nothing to wait")
+
+
+def test_a_retry_does_not_wait_for_the_pause_of_its_target(make: Make) -> None:
+    with webhook((429, {"Retry-After": "3600"})) as server:
+        home = make({"phone": server.url})
+        home.clock.hurry(1.0)  # the pause is longer than anybody waits here
+        home.held()
+        with home.notifier.at_work():
+            wait_until(lambda: home.said, "the first attempt")
+            [identity] = home.rows(State.WAITING)
+            home.ledger.notifications.retry([identity], home.clock.now())
+            home.wait_for(1, State.SENT)
+    assert server.ids == [identity] * 2
+
+
+def test_a_retry_of_a_target_that_is_still_away_ends_its_pause_once(make: Make) -> None:
+    away = (503, {"Retry-After": "3600"})
+    with webhook(*[away] * 9) as server:
+        home = make({"phone": server.url})
+        home.clock.hurry(10.0)
+        home.held(3)
+        with home.notifier.at_work():
+            wait_until(lambda: home.said, "the first attempt")
+            home.ledger.notifications.retry(home.rows(State.WAITING), home.clock.now())
+            wait_until(lambda: len(server.got) == 2, "the second attempt")
+            looked = home.clock.monotonic()
+            wait_until(lambda: home.clock.monotonic() > looked + 5 * LOOK_SECONDS, "some more looks")
+    assert len(server.got) == 2
+
+
+def test_many_retried_at_once_keep_their_ids(make: Make) -> None:
+    """They may have arrived: a message of all would be another one, which nobody can recognise."""
+    with webhook(*[410] * 8) as server:
+        home = make({"phone": server.url})
+        with home.notifier.at_work():
+            for first in (0, 4):
+                home.held(4, first)
+                home.wait_for(first + 4, State.DEAD)
+            home.ledger.notifications.retry(home.rows(State.DEAD), home.clock.now())
+            home.wait_for(8, State.SENT)
+    assert Counter(server.ids) == dict.fromkeys(home.rows(State.SENT), 2)
 
 
 def test_but_not_for_ever(make: Make) -> None:

@@ -17,7 +17,16 @@ from typing import TYPE_CHECKING, Final, Literal
 from orchestrator.client import bringing, stored
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import Accepted
-from orchestrator.core.deposit import Arrival, Deposit, adoption, is_run, machine, submission
+from orchestrator.core.deposit import (
+    Arrival,
+    Deposit,
+    adoption,
+    conclusion,
+    is_over,
+    is_run,
+    machine,
+    submission,
+)
 from orchestrator.core.event import Adopted, Released
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase
@@ -272,7 +281,8 @@ class Adopting:
 
     def revive(self, record: RunRecord, ledger: Ledger) -> tuple[RunRecord, list[str]]:
         """Takes a run of a restored ledger past all that happened after its backup: no session that was
-        started since may publish any more, and what was accepted since counts. A run that was held stays so.
+        started since may publish any more, and what was accepted since counts. A run that was held stays so,
+        and one that has ended since is over.
         """
         notes: list[str] = []
         said = deposits.said_of(self.store, record.run)
@@ -282,6 +292,11 @@ class Adopting:
             return after, [*notes, *more]
         said, told, arrival = taken
         accepted = self._both(record, told)
+        if is_over(record, told):
+            events = conclusion(record, replace(told, accepted=accepted), arrival)
+            after = ledger.append(record, events, due_at=None)
+            self._tell(after, notes)
+            return after, [*notes, f"it is {after.phase.value} since the backup was made"]
         event = Adopted(arrival.at, "restored from a backup", max(told.generation, arrival.generation),
                         accepted, arrival.adoptions, record.micro_batch_caps, arrival.by)  # fmt: skip
         after = _revived(record, event, ledger)

@@ -15,20 +15,23 @@ import socket
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
 
 from orchestrator import __version__
 from orchestrator import config as configuration
+from orchestrator.catalog import expanded
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
 from orchestrator.errors import BackendError, InputError
 from orchestrator.files import draft_file
-from orchestrator.home import BUNDLES, CONFIG, IMAGES, INPUTS
+from orchestrator.home import BUNDLES, CONFIG, HOME_ID, IMAGES, INPUTS, PLATFORMS
 from orchestrator.ledger.portable import exported
 from orchestrator.ledger.tables import REVISION
+from orchestrator.platforms import catalog
 from orchestrator.pruning import listing
 
 FORMAT = 1
@@ -114,9 +117,13 @@ def _files(
         yield CONFIG, home.folders.config
     for kind in (BUNDLES, IMAGES, INPUTS):
         yield from _below(home.path / kind, kind)
+    for platform in config.platforms:
+        file = home.folders.platform(platform.name) / HOME_ID
+        if platform.type in catalog.IDENTIFIED and file.exists():
+            yield f"{PLATFORMS}/{platform.name}/{HOME_ID}", file
     for given in config.stores:
-        folder = home.path / Path(str(given.options.get("path", ""))).expanduser()
-        if given.type != "folder" or not folder.is_relative_to(home.path) or not folder.is_dir():
+        folder = folder_of(given, home.path)
+        if folder is None or not folder.is_relative_to(home.path) or not folder.is_dir():
             continue
         if checkpoints:
             yield from _below(folder, f"{STORES}/{given.name}")
@@ -126,6 +133,15 @@ def _files(
                 f"the store {given.name} lies in this home, and its checkpoints ({size_text(size)}) are not "
                 "in the backup: --checkpoints includes them"
             )
+
+
+def folder_of(given: configuration.StoreConfig, home: Path) -> Path | None:
+    """Where a store that is a folder lies; None for any other store, or if nobody knows."""
+    if given.type != "folder":
+        return None
+    with suppress(ValueError):
+        return home / expanded(Path(str(given.options.get("path", ""))))
+    return None
 
 
 def _below(folder: Path, name: str) -> Iterator[tuple[str, Path]]:
@@ -160,7 +176,7 @@ class _Writing:
         except FileNotFoundError:  # superseded meanwhile
             return
         with stream:
-            self._add(name, stream, path.stat().st_size)
+            self._add(name, stream, os.fstat(stream.fileno()).st_size)  # the name may be another file by now
 
     def manifest(self, **facts: Any) -> None:
         files = {name: {"size": size, "sha256": digest} for name, (size, digest) in self.members.items()}

@@ -8,7 +8,9 @@ from orchestrator.client.home import Home
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.errors import OrchestratorError
+from orchestrator.unforeseen import Reporter
 
+_UNUSABLE = "the config has changed and cannot be used"
 SETTLED_SECONDS = 1.0  # a file that has not changed for this long is complete
 
 
@@ -30,6 +32,7 @@ class ConfigChanges:
         self._clock = clock
         self._say = say
         self._warn = warn or say
+        self._unforeseen = Reporter(self._warn)
         self._seen = self._newest = self._stamp()
         self._newest_at = clock.monotonic()
 
@@ -55,7 +58,11 @@ class ConfigChanges:
         try:
             Wired.from_home(self._home.path, self._clock).backends()
         except OrchestratorError as error:
-            self._warn(f"the config has changed and cannot be used; continuing with the old one:\n{error}")
+            self._warn(f"{_UNUSABLE}; continuing with the old one:\n{error}")
+            return False
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the old config still works
+            self._warn(f"{_UNUSABLE}; continuing with the old one")
+            self._unforeseen("reading the changed config", error)
             return False
         self._say("the config has changed")
         return True

@@ -37,11 +37,18 @@ def deadline(text: str, now: float, timezone: str) -> float:
     if at is None:
         raise InputError(f"the deadline {text!r} is not a time; valid: {VALID}")
     if at <= now:
-        told = datetime.fromtimestamp(at, ZoneInfo(timezone)).strftime("%Y-%m-%d %H:%M %Z")
-        raise InputError(f"the deadline {text!r} is over: it was at {told}")
+        raise InputError(f"the deadline {text!r} is over{_told(at, ZoneInfo(timezone))}")
     if at > now + YEARS_MAX * 366 * 86400.0:
         raise InputError(f"the deadline {text!r} is more than {YEARS_MAX} years away")
     return at
+
+
+def _told(at: float, zone: ZoneInfo) -> str:
+    """When that was; empty for an instant that is before the first year in this zone."""
+    try:
+        return datetime.fromtimestamp(at, zone).strftime(": it was at %Y-%m-%d %H:%M %Z")
+    except (ValueError, OverflowError):
+        return ""
 
 
 def _deadline(text: str, now: float, zone: ZoneInfo) -> float | None:

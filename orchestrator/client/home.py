@@ -36,7 +36,10 @@ class Home:
         """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file."""
         text = given or os.environ.get(VARIABLE)
         if text:
-            path = Path(text).expanduser().absolute()
+            try:
+                path = Path(text).expanduser().absolute()
+            except RuntimeError:
+                raise InputError(f"the home folder in {text!r} is not known: write the whole path") from None
         else:
             from platformdirs import user_data_path
 

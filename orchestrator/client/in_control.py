@@ -27,7 +27,7 @@ from orchestrator.engine.engine import Watchers
 from orchestrator.engine.foreseeing import Foreseer
 from orchestrator.engine.keeping import Keeper
 from orchestrator.engine.perform import Backends
-from orchestrator.errors import Fenced, OrchestratorError
+from orchestrator.errors import Fenced, OrchestratorError, Transient
 from orchestrator.ledger import Ledger, Takeover
 from orchestrator.platforms import catalog
 from orchestrator.unforeseen import Reporter, Unforeseen
@@ -90,14 +90,26 @@ class InControl:
                     raise Fenced(f"{error}; `orchestrator up --standby` waits for its turn") from error
                 self.warn(f"{error}; this process starts again as a standby")
                 return not self.stopped()
+            except Transient as error:
+                if not standby:
+                    raise
+                self.warn(f"the ledger does not answer; standing by again: {error}")
+                self.clock.wait(threading.Event(), standing_by.RETRY_SECONDS)
+                continue
             # A submit or wish in the meantime saw this controller alive and started none. After a change of
             # the config, a run that was held may be able to go on.
-            left = self.changes.unread or self.ledger.anything_left(besides=faulted)
-            if outdated or not until_idle or not left:
+            if outdated or not until_idle or not self._anything_left(faulted):
                 break
         who = "controller" if controlled else "standby"
         self.say(f"{who} {os.getpid()} {'restarts' if outdated else 'leaves'}")
         return outdated
+
+    def _anything_left(self, faulted: frozenset[str]) -> bool:
+        """Schedules that cannot be read never fire, and nobody stays for them."""
+        if self.changes.unread or self.ledger.anything_left(besides=faulted):
+            return True
+        schedules = self.ledger.schedules
+        return schedules.next_at(besides=schedules.unreadable()) is not None
 
     def _turn(self, name: str, standby: bool) -> Takeover | None:
         """Control of the ledger. None, for a standby only: it was stopped, or the config changed."""

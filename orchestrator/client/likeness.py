@@ -25,6 +25,7 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.wording import span
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import read_small, write_whole
+from orchestrator.home import HOME_ID, HOME_ID_BEFORE
 from orchestrator.ledger import Ledger, LedgerReader, Takeover
 from orchestrator.platforms import catalog
 from orchestrator.references import REFERENCE, resolve
@@ -33,8 +34,6 @@ from orchestrator.stores.portable import is_on_this_machine
 
 RUNS_LOOKED_AT = 200
 CLOCK_SECONDS_MAX = 60.0  # by so much two machines' clocks may differ
-_ID = "home-id"  # in a platform's own folder
-_BEFORE = "home-id.before"
 
 
 @dataclass(frozen=True)
@@ -114,16 +113,16 @@ def _told(ledger: LedgerReader) -> Likeness:
 
 
 def _identified(folder: Path, name: str, homes: Mapping[str, str], say: Callable[[str], None]) -> str:
-    file = folder / _ID
+    file = folder / HOME_ID
     mine = (read_small(file) or b"").decode("ascii", "replace").strip()
     wanted = homes.get(name) or mine or uuid.uuid4().hex
     if mine != wanted:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if mine:
-            file.replace(folder / _BEFORE)
+            file.replace(folder / HOME_ID_BEFORE)
             say(
                 f"on {name} this home now goes by the id of the ledger's other machines; what it had there "
-                f"by its old id ({folder / _BEFORE}) is no longer cleaned up from here"
+                f"by its old id ({folder / HOME_ID_BEFORE}) is no longer cleaned up from here"
             )
         write_whole(file, wanted.encode())
     return wanted

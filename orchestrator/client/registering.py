@@ -264,9 +264,12 @@ def _run_of(ledger: Ledger, schedule: Schedule) -> RunRecord | None:
 
 
 def _home_store(before: Schedule, wanted: Schedule, run: RunRecord | None) -> str:
-    """A run that is continued keeps its home store."""
-    continues = run is not None and before.recurrence.mode is wanted.recurrence.mode is Mode.CONTINUE
-    return before.store if continues else wanted.store
+    """A run that goes on keeps its home store."""
+    continues = before.recurrence.mode is wanted.recurrence.mode is Mode.CONTINUE
+    if run is None or not continues:
+        return wanted.store
+    goes_on = not run.phase.final or (run.phase is Phase.DONE and has_more(wanted, run))
+    return run.store if goes_on else wanted.store
 
 
 def _edited(

@@ -9,6 +9,7 @@ is there, nothing is restored.
 from __future__ import annotations
 
 import json
+import re
 import socket
 import tarfile
 from collections.abc import Callable, Iterator
@@ -21,7 +22,16 @@ from orchestrator.client.adopting import Adopting
 from orchestrator.core.lifecycle import Phase
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import draft_folder, sync_folder
-from orchestrator.home import BUNDLES, CONFIG, IMAGES, INPUTS, LEDGER
+from orchestrator.home import (
+    BUNDLES,
+    CONFIG,
+    HOME_ID,
+    HOME_ID_BEFORE,
+    IMAGES,
+    INPUTS,
+    LEDGER,
+    PLATFORMS,
+)
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.portable import filled
 
@@ -30,6 +40,7 @@ if TYPE_CHECKING:
 
 _KINDS = (BUNDLES, IMAGES, INPUTS)
 _READ_BYTES = 1 << 20
+_ID = re.compile(rb"[0-9a-f]{12,64}\s*")  # of a home on a platform
 
 
 @dataclass(frozen=True)
@@ -125,6 +136,7 @@ def _unpack(path: Path, folder: Path) -> None:
         for member in tar:
             parts = PurePosixPath(member.name).parts
             known = len(parts) > 1 and parts[0] in (*_KINDS, backing_up.TABLES, backing_up.STORES)
+            known = known or (len(parts) == 3 and (parts[0], parts[2]) == (PLATFORMS, HOME_ID))
             if not (known or member.name in (CONFIG, backing_up.MANIFEST)) or ".." in parts:
                 raise InputError(f"{path} has a file that no backup has: {member.name!r}")
             target = folder.joinpath(*parts)
@@ -143,6 +155,8 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
         (folder / CONFIG).replace(home / CONFIG)
     for kind in _KINDS:
         _merge(folder / kind, home / kind)
+    for file in sorted((folder / PLATFORMS).glob(f"*/{HOME_ID}")):
+        _identify(file, home / PLATFORMS / file.parent.name, notes)
     for store in sorted((folder / backing_up.STORES).glob("*")):
         target = _folder_of(home, store.name)
         if target is None:
@@ -152,14 +166,29 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
     return kept
 
 
+def _identify(file: Path, folder: Path, notes: list[str]) -> None:
+    """Gives the home the id that its backup had on a platform: by it the sessions there are found again."""
+    place = folder / HOME_ID
+    if not _ID.fullmatch(file.read_bytes()):
+        raise InputError(f"the backup's id of this home on {folder.name} is none of ours")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if place.exists() and place.read_bytes() != file.read_bytes():
+        place.replace(folder / HOME_ID_BEFORE)
+        notes.append(
+            f"on {folder.name} this home now goes by the backup's id; what it had there by its old id "
+            f"({folder / HOME_ID_BEFORE}) is no longer cleaned up from here"
+        )
+    file.replace(place)
+
+
 def _folder_of(home: Path, store: str) -> Path | None:
     """Where the store lies in this home. The config may come from the backup too, so a store elsewhere is not
     written: a backup from a stranger could put any file into any folder."""
     from orchestrator import config
 
     for given in config.load(home).stores:
-        if given.name == store and given.type == "folder":
-            folder = home / Path(str(given.options.get("path", ""))).expanduser()
+        folder = backing_up.folder_of(given, home)
+        if given.name == store and folder is not None:
             return folder if folder.resolve().is_relative_to(home.resolve()) else None
     return None
 

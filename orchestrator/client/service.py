@@ -17,15 +17,16 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.client.home import VARIABLE, Home
+from orchestrator.client.home import DATABASE, VARIABLE, Home
 from orchestrator.errors import AccessDenied, BackendError, InputError
 from orchestrator.files import write_whole
+from orchestrator.ledger.database import has_password
 
 STOP_SECONDS = 90  # the longest that a tick waits for the ledger is 30
 COMMAND_SECONDS_MAX = 100.0  # a stop takes STOP_SECONDS at most
 LOOK_SECONDS_MAX = 5.0
 # The installed controller needs what `up` would find in this shell: its programs, and its own logins' places.
-KEPT_VARIABLES = ("PATH", "ORCHESTRATOR_DATABASE", "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
+KEPT_VARIABLES = ("PATH", DATABASE, "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
 
 UNIT = """\
 [Unit]
@@ -80,15 +81,14 @@ def name_of(home: Home) -> str:
 
 def unit(home: Home, *, system: bool = False, standby: bool = False) -> str:
     """The text of a systemd unit for this home: of the user's manager, or (`system`) of the machine's.
-    `standby`: it waits while another machine's controller runs."""
-    given = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
+    `standby`: it waits while another machine's controller runs. Raises InputError if a password would be in
+    it."""
     environment = "".join(
-        f"Environment={_quoted(f'{name}={value}')}\n"
-        for name, value in {VARIABLE: str(home.path), **given}.items()
+        f"Environment={_quoted(f'{name}={value}')}\n" for name, value in _kept(home).items()
     )
     return UNIT.format(
         home=str(home.path).replace("%", "%%").replace("\n", " "),
-        command=" ".join(map(_quoted, _command(standby))),
+        command=" ".join(_quoted(word).replace("$", "$$") for word in _command(standby)),
         environment=environment,
         stop=STOP_SECONDS,
         user=f"User={getpass.getuser()}\n" if system else "",
@@ -98,11 +98,10 @@ def unit(home: Home, *, system: bool = False, standby: bool = False) -> str:
 
 def plist(home: Home, *, standby: bool = False) -> bytes:
     """The same for launchd. It restarts a controller that failed, and leaves its children alone."""
-    kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
     return plistlib.dumps({
         "Label": f"dev.{name_of(home)}",
         "ProgramArguments": list(_command(standby)),
-        "EnvironmentVariables": {VARIABLE: str(home.path), **kept},
+        "EnvironmentVariables": _kept(home),
         "RunAtLoad": True,
         "KeepAlive": {"SuccessfulExit": False},
         "AbandonProcessGroup": True,
@@ -117,11 +116,24 @@ def _command(standby: bool) -> tuple[str, ...]:
     return (*words, "--standby") if standby else words
 
 
+def _kept(home: Home) -> dict[str, str]:
+    """The service's variables. A unit is no place for a password: every user of the machine may read it."""
+    kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
+    if has_password(kept.get(DATABASE, "")):
+        raise InputError(
+            f"{DATABASE} has a password, which would be in the service's unit: write the URL into a file in "
+            f"{home.path}, such as database-url, with mode 600; set `database: file:database-url` in "
+            f"{home.folders.config}; and unset the variable here"
+        )
+    return {VARIABLE: str(home.path), **kept}
+
+
 def _quoted(text: str) -> str:
-    """One word of a unit: systemd.syntax(7), systemd.service(5)."""
+    """One word of a unit: systemd.syntax(7). In a command, but not in `Environment=`, a `$` is doubled, too:
+    systemd.service(5), systemd.exec(5)."""
     if "\n" in text or "\0" in text:
         raise InputError("a path or variable of the service has a line break: it cannot be in a unit")
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%")
     return f'"{escaped}"'
 
 

@@ -36,8 +36,13 @@ def _referred(config: Config, tree: object) -> Iterator[str]:
 
 def _environment() -> Iterator[str]:
     for name, value in os.environ.items():
-        if len(value) >= SECRET_CHARS_MIN and _NAMED_SO.search(name.upper()) and not value.startswith("/"):
+        if len(value) >= SECRET_CHARS_MIN and _NAMED_SO.search(name.upper()) and not _is_path(value):
             yield value
+
+
+def _is_path(value: str) -> bool:
+    """Whether the variable says where a secret is. A secret may begin with a slash as well."""
+    return value.startswith("/") and os.path.exists(value)  # noqa: PTH110 - Path raises for a long one
 
 
 def _logins(url: str) -> Iterator[str]:

@@ -12,9 +12,19 @@ from dataclasses import dataclass, replace
 
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
-from orchestrator.core.event import Adopted, Cancelled, Completed, Event, GaveUp, Submitted
+from orchestrator.core.event import (
+    Adopted,
+    Cancelled,
+    Completed,
+    Ended,
+    Event,
+    GaveUp,
+    Prepared,
+    Submitted,
+)
 from orchestrator.core.job import ELSEWHERE, Input, Job, frozen_image
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply, submit
 
 FORMAT = 1
@@ -238,6 +248,22 @@ def adoption(found: Deposit, arrival: Arrival) -> tuple[Event, ...]:
             return adopted, Cancelled(ended_at, found.reason)
         case _:
             return (adopted,)
+
+
+def is_over(record: RunRecord, found: Deposit) -> bool:
+    """Whether the store knows that the run ended after this record of it was made."""
+    return found.phase.final and found.order > (record.adoptions, record.version)
+
+
+def conclusion(record: RunRecord, found: Deposit, arrival: Arrival) -> tuple[Event, ...]:
+    """The events of a run of a backup that is over since. A session that it had in the backup counts as lost:
+    it is looked for until its platform confirms that it has ended."""
+    events = adoption(found, arrival)
+    if record.session is None or record.phase is Phase.COLLECTING:
+        return events
+    launched = (Prepared(arrival.at),) if record.phase is Phase.PREPARING else ()  # it may have been
+    lost = Ended(arrival.at, Outcome.LOST, "the run ended after the backup was made", confirmed=False)
+    return *launched, lost, *events
 
 
 def _reason(found: Deposit, source: str) -> str:

@@ -140,6 +140,7 @@ class _Draft:
     agenda: Agenda
     runs: dict[str, RunRecord]
     now: float
+    existing: frozenset[str] = frozenset()
     fires: list[Fire] = field(default_factory=list)
     settled: list[Fire] = field(default_factory=list)
     submissions: list[Submitted] = field(default_factory=list)
@@ -163,12 +164,18 @@ class _Draft:
 
 
 def decide(
-    schedule: Schedule, agenda: Agenda, runs: Iterable[RunRecord], now: float, asked: Planned | None = None
+    schedule: Schedule,
+    agenda: Agenda,
+    runs: Iterable[RunRecord],
+    now: float,
+    asked: Planned | None = None,
+    existing: frozenset[str] = frozenset(),
 ) -> Steps:
     """What the schedule does now. `runs` are those of its runs that are under way, and the one that it
-    submitted last. `asked`: a person wants it to fire now, whatever is planned."""
+    submitted last. `asked`: a person wants it to fire now, whatever is planned. `existing`: runs of fires to
+    come that the ledger has, because they were adopted after it came out of a backup."""
     before = {record.run: record for record in runs}
-    draft = _Draft(schedule, agenda, dict(before), now)
+    draft = _Draft(schedule, agenda, dict(before), now, existing)
     draft.change(last=schedule.counts_from(now))
     _end(draft)
     if asked is not None:
@@ -220,7 +227,8 @@ def _take_due(draft: _Draft) -> None:
     due = [each for each in draft.agenda.due if each.planned > draft.schedule.last]
     if not due:
         return
-    fired, missed = _chosen(draft, [each for each in due if each.planned not in draft.agenda.fired])
+    unfired = [each for each in due if each.planned not in draft.agenda.fired]
+    fired, missed = _chosen(draft, [each for each in unfired if not _recognised(draft, each)])
     instants = [each.planned for each in missed]
     if draft.agenda.oldest is not None:
         instants.insert(0, draft.agenda.oldest)
@@ -235,6 +243,19 @@ def _take_due(draft: _Draft) -> None:
         _fire(draft, each)
         _end(draft)
     draft.change(last=max(each.planned for each in due))
+
+
+def _recognised(draft: _Draft, each: Planned) -> bool:
+    """Whether the run of this fire is in the ledger already. Then the fire took place."""
+    name = run_name(draft.schedule, each.planned)
+    if name not in draft.existing:
+        return False
+    reason = "the ledger has its run already"
+    draft.fires.append(Fire(each.planned, draft.now, FireOutcome.SUBMITTED, name, reason))
+    if draft.run is None or draft.run.phase.final:
+        draft.change(run=name, given=draft.schedule.edition)
+        _end(draft)
+    return True
 
 
 def _replaces(draft: _Draft) -> bool:
@@ -390,12 +411,13 @@ def _submit(draft: _Draft, each: Planned, given: Slice | None, reason: str = "")
 def _submitted(draft: _Draft, planned: float, given: Slice | None) -> str:
     schedule = draft.schedule
     name = run_name(schedule, planned)
-    event = Submitted(
-        name, schedule.job, draft.now, schedule.store, schedule=schedule.name, origin=instant_text(planned),
-        slice=given,
-    )  # fmt: skip
-    draft.submissions.append(event)
-    draft.runs[name] = submit(event)
+    if name not in draft.existing:
+        event = Submitted(
+            name, schedule.job, draft.now, schedule.store, schedule=schedule.name,
+            origin=instant_text(planned), slice=given,
+        )  # fmt: skip
+        draft.submissions.append(event)
+        draft.runs[name] = submit(event)
     draft.change(run=name, given=schedule.edition)
     return name
 

@@ -154,7 +154,7 @@ class Engine:
         """Whether nothing is left to do or to wait for: every run that is not final is held."""
         if any(not tracked.record.stands or tracked.busy for tracked in self._tracked.values()):
             return False
-        return self._regained and not self._ledger.anything_left(besides=self.faulted, schedules_too=False)
+        return self._regained and not self._ledger.anything_left(besides=self.faulted)
 
     @property
     def stays(self) -> str:

@@ -62,6 +62,12 @@ class _Lane:
     until: float = 0.0  # left alone before
     failures: int = 0  # in a row
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=BURST))  # the latest messages
+    retried: float | None = None  # when a person last wanted it to be tried at once; once is enough
+
+    def lift(self, retried: float) -> None:
+        """Ends its pause: a person says that it works again."""
+        self.retried, self.until, self.failures = retried, 0.0, 0
+        self.ended.clear()
 
 
 class Notifier:
@@ -180,8 +186,9 @@ class Notifier:
             self._pruned_at = monotonic
         self._post_quotas()
         due = self._notifications.due(now)
+        retried = self._notifications.retried()
         for target in sorted(due, key=lambda each: (due[each], each)):
-            self._start(target, monotonic)
+            self._start(target, retried.get(target), monotonic)
         self._waits = self._notifications.waiting_since(now - PENDING_SECONDS)
 
     def _post_quotas(self) -> None:
@@ -193,10 +200,14 @@ class Notifier:
                 self._quotas.put(rows)
                 raise
 
-    def _start(self, target: str, monotonic: float) -> None:
+    def _start(self, target: str, retried: float | None, monotonic: float) -> None:
         with self._lock:
             lane = self._lanes.setdefault(target, _Lane())
-            if lane.busy or lane.until > monotonic or self._count() >= LANES_MAX:
+            if lane.busy:
+                return
+            if retried is not None and retried != lane.retried:
+                lane.lift(retried)
+            if lane.until > monotonic or self._count() >= LANES_MAX:
                 return
             lane.busy = True
         thread = threading.Thread(target=self._serve, args=(target, lane), name="sending", daemon=True)

@@ -23,7 +23,7 @@ from orchestrator.core.event import (
     Slept,
 )
 from orchestrator.core.run import RunRecord, apply, submit
-from orchestrator.core.schedule import Fire, FireOutcome, Planned, Schedule, Steps, decide
+from orchestrator.core.schedule import Fire, FireOutcome, Planned, Schedule, Steps, decide, run_name
 from orchestrator.errors import BackendError, Fenced, LedgerConflict, Rejected
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
@@ -176,11 +176,12 @@ def carry_out(
     if found.due:
         fired = ledger.schedules.fired(schedule.name, [each.planned for each in found.due])
         found = replace(found, fired=fired)
-    names = dict.fromkeys(
-        (*([schedule.run] if schedule.run else []), *ledger.schedules.runs_of(schedule.name))
-    )
+    to_come = (*(each.planned for each in found.due if each.planned not in found.fired), *schedule.waiting)
+    existing = ledger.schedules.existing([run_name(schedule, each) for each in to_come])
+    last = (schedule.run,) if schedule.run else ()
+    names = dict.fromkeys((*last, *ledger.schedules.runs_of(schedule.name), *sorted(existing)))
     records = [each for each in ledger.records(names) if each.schedule == schedule.name]
-    steps = decide(schedule, found, records, now, asked)
+    steps = decide(schedule, found, records, now, asked, existing)
     if steps.next_at is None and steps.schedule.active:
         steps = replace(steps, next_at=now + NO_ZONE_SECONDS)
     for event in steps.submissions:  # first, because a folder shows that a run lives in this home

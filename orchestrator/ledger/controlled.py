@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from sqlalchemy import func, select
+
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.lock import Owner, Standby
@@ -29,3 +31,12 @@ class Controlled:
     def alike(self) -> str:
         """What the last controller told the others (`Takeover.tell`)."""
         return takeover.told(self._database)
+
+    def server_time(self) -> float | None:
+        """What the server's clock says, in unix seconds; None if the ledger is a file."""
+        if self._database.path is not None:
+            return None
+        with self._database.read() as connection:
+            return float(
+                connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
+            )

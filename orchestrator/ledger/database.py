@@ -212,6 +212,7 @@ _PASSING = frozenset({"08", "40", "53", "55", "57"})  # connection, serializatio
 
 
 _SECRET_CHARS_MIN = 3  # shorter ones would mask ordinary words
+_PASSWORDS = ("password", "sslpassword")  # options of a URL
 _NO_TLS = "server does not support SSL"
 
 
@@ -255,11 +256,22 @@ def _secrets(url: URL) -> tuple[str, ...]:
     """What no message may contain: passwords, raw and URL-encoded, the longest first."""
     given = [str(url.password or "")]
     for name, value in url.query.items():
-        if name.lower() in ("password", "sslpassword"):
+        if name.lower() in _PASSWORDS:
             given += [value] if isinstance(value, str) else value
     given += [os.environ.get("PGPASSWORD", "")]
     found = {form for secret in given for form in (secret, quote(secret, safe=""), quote_plus(secret))}
     return tuple(sorted((each for each in found if len(each) >= _SECRET_CHARS_MIN), key=len, reverse=True))
+
+
+def has_password(url: str) -> bool:
+    """Whether a ledger's URL contains a password. If it cannot be read, it may."""
+    try:
+        parsed = make_url(url) if url else None
+    except (exc.ArgumentError, ValueError):
+        return True
+    if parsed is None:
+        return False
+    return bool(parsed.password) or any(name.lower() in _PASSWORDS for name in parsed.query)
 
 
 def _check_at(url: str, parsed: URL) -> None:

@@ -11,6 +11,7 @@ from enum import Enum, auto
 ATTEMPTS = 20
 ATTEMPT_SECONDS = 0.05
 MARK = 32  # digits
+HOST_CHARS = 26  # of a standby's host: a PostgreSQL application_name has 63 bytes
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Standby:
     silent_seconds: float = 0.0
 
     def is_on(self, host: str) -> bool:
-        return bool(self.host) and (host == self.host or host.startswith(self.host))
+        return bool(self.host) and self.host in (host, host[:HOST_CHARS])
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"

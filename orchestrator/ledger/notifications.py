@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Connection, Insert, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Insert, case, delete, func, insert, or_, select, update
 
 from orchestrator.core import wire
 from orchestrator.core.delivery import PAUSE_SECONDS_MAX, State, Verdict
@@ -99,9 +99,11 @@ class Notifications:
             connection.execute(update(notifications).where(*same).values(values))
 
     def retry(self, ids: Collection[str], now: float) -> int:
-        """Makes these dead or waiting rows due now, with new patience. Returns how many there were."""
+        """Makes these dead or waiting rows due now, with new patience. Returns how many there were. What was
+        tried before still counts as tried: it may have arrived, so it keeps its id."""
+        tried = case((c.attempts > 0, 1), else_=0)
         values = {
-            "state": State.WAITING.value, "attempts": 0, "due_at": DUE_NOW, "created_at": now,
+            "state": State.WAITING.value, "attempts": tried, "due_at": DUE_NOW, "created_at": now,
             "ended_at": None,
         }  # fmt: skip
         retried = 0
@@ -140,6 +142,14 @@ class Notifications:
         query = select(c.target, func.min(c.due_at)).where(*_due(now)).group_by(c.target)
         with self._database.read() as connection:
             return {row[0]: row[1] for row in connection.execute(query).all()}
+
+    def retried(self) -> dict[str, float]:
+        """The targets with rows that a person wants to be tried at once, and when that was said last."""
+        query = select(c.target, func.max(c.created_at)).where(
+            c.state == State.WAITING.value, c.attempts > 0, c.due_at == DUE_NOW
+        )
+        with self._database.read() as connection:
+            return {row[0]: row[1] for row in connection.execute(query.group_by(c.target)).all()}
 
     def due_of(self, target: str, now: float, limit: int = PAGE) -> tuple[Row, ...]:
         """The rows of this target that are due, oldest first."""

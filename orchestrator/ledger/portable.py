@@ -15,12 +15,14 @@ from typing import Any
 from sqlalchemy import Connection, column, delete, func, insert, inspect, select, table, text, update
 
 from orchestrator.errors import InputError
+from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import known_revisions, upgrade
 from orchestrator.ledger.reading import LedgerReader
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, controller, metadata
 
 CHUNK = 500
+_IN_USE = ("runs", "schedules", "notifications")  # a row in one of these tells that somebody uses a ledger
 FENCE_MARGIN = 1_000  # takeovers that may have happened since the copy was made
 Rows = Iterator[dict[str, Any]]
 
@@ -42,9 +44,10 @@ def _rows(connection: Connection, name: str) -> Rows:
 
 
 def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]]]) -> None:
-    """Fills a database without runs, all or nothing. The next takeover's number is above every earlier one.
+    """Fills a database that nobody uses, all or nothing. The next takeover's number is above all others.
 
-    Raises InputError if it has runs, or if a newer version made the copy.
+    Raises InputError if it has runs, schedules or notifications, if a controller runs, or if a newer version
+    made the copy.
     """
     if revision not in known_revisions():
         raise InputError(
@@ -53,6 +56,11 @@ def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]
         )
     database = Database(url)
     try:
+        if (owner := takeover.owner(database)) is not None:
+            raise InputError(
+                f"a controller of the ledger {database.shown} is running: {owner}. Restore into a home or "
+                "database that nobody uses"
+            )
         with database.write() as connection:
             _check_empty(connection, database)
             upgrade(connection, revision)
@@ -86,11 +94,12 @@ def _check_empty(connection: Connection, database: Database) -> None:
     found = set(inspect(connection).get_table_names())
     if VERSION_TABLE not in found:
         return
-    if "runs" in found and connection.execute(select(func.count()).select_from(table("runs"))).scalar():
-        raise InputError(
-            f"the ledger {database.shown} already has runs: restore into an empty home or database, so that "
-            "nothing is overwritten"
-        )
+    for name in _IN_USE:
+        if name in found and connection.execute(select(func.count()).select_from(table(name))).scalar():
+            raise InputError(
+                f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
+                "that nothing is overwritten"
+            )
     for name in (*(each.name for each in reversed(metadata.sorted_tables)), VERSION_TABLE):
         if name in found:
             connection.execute(text(f"DROP TABLE {name}"))

@@ -23,7 +23,7 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
-from orchestrator.ledger.tables import events, measurements, notifications, runs, schedules
+from orchestrator.ledger.tables import metadata, notifications, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
@@ -230,9 +230,8 @@ class LedgerReader(Journal, Measured, Controlled):
         with self._database.read() as connection:
             return cast("float | None", connection.execute(query).scalar())
 
-    def anything_left(self, besides: Collection[str] = (), *, schedules_too: bool = True) -> bool:
-        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up). If
-        `schedules_too`: or any schedule will fire.
+    def anything_left(self, besides: Collection[str] = ()) -> bool:
+        """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
 
         For the runs in `besides` only a due time counts; runs that cannot be read do not count. A controller
         that exits because of this must check again after it has released its takeover: a process that
@@ -244,9 +243,6 @@ class LedgerReader(Journal, Measured, Controlled):
         if self.next_due() is not None:
             return True
         with self._database.read() as connection:
-            fires = select(func.min(schedules.c.next_at))
-            if schedules_too and connection.execute(fires).scalar() is not None:
-                return True
             return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
 
     def anything_queued(self) -> bool:
@@ -273,18 +269,9 @@ class LedgerReader(Journal, Measured, Controlled):
         if path is not None:
             files = (path.with_name(path.name + suffix) for suffix in ("", "-wal", "-shm"))
             return sum(file.stat().st_size for file in files if file.exists())
-        sizes = [func.pg_total_relation_size(table.name) for table in (runs, events, measurements)]
+        sizes = [func.pg_total_relation_size(table.name) for table in metadata.sorted_tables]
         with self._database.read() as connection:
             return sum(connection.execute(select(*sizes)).one())
-
-    def server_time(self) -> float | None:
-        """What the server's clock says, in unix seconds; None if the ledger is a file."""
-        if self._database.path is not None:
-            return None
-        with self._database.read() as connection:
-            return float(
-                connection.execute(select(func.extract("epoch", func.clock_timestamp()))).scalar_one()
-            )
 
     # --- Rows -------------------------------------------------------------------------------------------
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from orchestrator.core import wire
 from orchestrator.errors import BackendError, InputError, LedgerConflict
@@ -25,7 +25,6 @@ _SCHEDULE_COLUMNS = (schedules.c.name, schedules.c.body)
 _DUE = select(schedules.c.name).where(schedules.c.next_at <= bindparam("now")).order_by(
     schedules.c.next_at, schedules.c.name
 )  # fmt: skip
-_NEXT = select(func.min(schedules.c.next_at))
 
 
 class Schedules:
@@ -81,16 +80,20 @@ class Schedules:
             row = connection.execute(first.order_by(schedules.c.next_at, schedules.c.name).limit(1)).first()
         return None if row is None else (row[0], row[1])
 
-    def active(self) -> bool:
-        """Whether any schedule will do something by itself."""
-        with self._database.read() as connection:
-            return connection.execute(_NEXT).scalar() is not None
-
     def runs_of(self, name: str) -> tuple[str, ...]:
         """The runs under way that carry the name of the schedule's job."""
         under_way = select(runs.c.run).where(runs.c.name == name, runs.c.ended_at.is_(None))
         with self._database.read() as connection:
             return tuple(row[0] for row in connection.execute(under_way.order_by(runs.c.run)))
+
+    def existing(self, names: Collection[str]) -> frozenset[str]:
+        """Those of these runs that exist, over or not."""
+        if not names:
+            return frozenset()
+        with self._database.read() as connection:
+            return frozenset(
+                row[0] for row in connection.execute(select(runs.c.run).where(runs.c.run.in_(names)))
+            )
 
     def fires(self, name: str, limit: int | None = None) -> tuple[Fire, ...]:
         """What became of its planned instants, the newest first."""

@@ -20,12 +20,20 @@ from sqlalchemy.exc import DBAPIError
 
 from orchestrator.errors import Transient
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.lock import ATTEMPT_SECONDS, ATTEMPTS, MARK, Held, Owner, Standby, attempts
+from orchestrator.ledger.lock import (
+    ATTEMPT_SECONDS,
+    ATTEMPTS,
+    HOST_CHARS,
+    MARK,
+    Held,
+    Owner,
+    Standby,
+    attempts,
+)
 
 FROZEN_SECONDS = 6.0  # without a heartbeat, which comes every second
 _LOCK = 0x6F726368  # with the schema's hash: several ledgers may share a PostgreSQL database
 _KEYS = {"key": _LOCK}
-_HOST_CHARS = 26  # an application_name has 63 bytes
 
 
 class ServerLock:
@@ -137,7 +145,7 @@ class ServerStandby:
     def _connected(self) -> Connection:
         if self._connection is None:
             self._connection = self._database.dedicated()
-            values = {"prefix": _WAITS, "who": f" {self._us.pid} {self._us.host[:_HOST_CHARS]}"}
+            values = {"prefix": _WAITS, "who": f" {self._us.pid} {self._us.host[:HOST_CHARS]}"}
             self._connection.execute(text(_NAME_WAITING), values)
         return self._connection
 

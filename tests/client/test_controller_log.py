@@ -171,11 +171,15 @@ def test_secrets_that_the_controller_can_read_are_masked(
     )
     monkeypatch.setenv("WORD", "by-reference-1")
     monkeypatch.setenv("SOME_TOKEN", "by-name-22222")
+    monkeypatch.setenv("SLASHED_KEY", "/4bCdEfGh1jK+lmn=")
+    monkeypatch.setenv("ADC_CREDENTIALS", str(tmp_path / "key"))
     monkeypatch.setenv("HARMLESS", "a harmless value")
     mask = unsaid.mask(config.load(tmp_path)).text
     text = mask("by-reference-1 in-a-file-77 by-name-22222 a harmless value")
     assert not any(secret in text for secret in ("by-reference-1", "in-a-file-77", "by-name-22222"))
     assert text.endswith("a harmless value")
+    assert "4bCdEfGh1jK" not in mask("it begins with a slash: /4bCdEfGh1jK+lmn=")
+    assert mask(f"reads {tmp_path / 'key'}") == f"reads {tmp_path / 'key'}", "where a secret is, is none"
     assert os.environ["SOME_TOKEN"] == "by-name-22222"
 
 

@@ -76,6 +76,13 @@ def test_a_time_that_is_over_is_refused(text: str) -> None:
         deadline(text, WEDNESDAY, BERLIN)
 
 
+@pytest.mark.parametrize("text", ["0001-01-01", "0001-01-01 00:00Z", "0001-01-01 00:00 +14:00"])
+@pytest.mark.parametrize("zone", ["America/New_York", "Pacific/Kiritimati", "UTC"])
+def test_a_time_before_the_calendar_of_a_zone_is_over(text: str, zone: str) -> None:
+    with pytest.raises(InputError, match=r"is over|is not a time"):
+        deadline(text, WEDNESDAY, zone)
+
+
 @pytest.mark.parametrize("text", ["+99999d", f"+{'9' * 400}h", "2999-01-01"])
 def test_a_time_that_is_absurdly_far_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="more than 10 years away"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,9 +17,16 @@ import pytest
 from orchestrator import Client, config
 from orchestrator.client.metrics import families, serving
 from orchestrator.client.metrics.families import OTHER, SERIES_MAX, Families, Snapshot, bounded
+from orchestrator.client.metrics.measuring import Measuring
 from orchestrator.client.metrics.serving import CONNECTIONS_MAX, Server, is_allowed
 from orchestrator.config import MetricsConfig
-from orchestrator.errors import SpecError
+from orchestrator.core.event import Submitted
+from orchestrator.core.order import Outcome
+from orchestrator.errors import SpecError, Transient
+from orchestrator.ledger import Ledger
+from orchestrator.ledger.journal import Stored
+from tests.core.runs import NOW, RUN, ended, job, running
+from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "examples" / "grafana.json"
@@ -139,6 +147,60 @@ def test_a_port_that_is_taken_is_told_once_and_tried_again() -> None:
     late.close()
     late.ensure()
     assert not _answers(port)
+
+
+def test_a_machine_without_a_thread_left_serves_later_and_hangs_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Whoever closes it waits for a loop; one that never began ends never."""
+    warned: list[str] = []
+    port = free_port()
+    server = Server(MetricsConfig(port), lambda: b"figures\n", warned.append)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_thread)
+        server.ensure()
+        server.ensure()
+    assert warned == ["metrics are not served: can't start new thread; tried again every 15 seconds"]
+    server.ensure()
+    assert asked(port, "/metrics", "localhost") == (200, b"figures\n")
+    server.close()
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", no_thread)
+        other = Server(MetricsConfig(port), lambda: b"", warned.append)
+        other.ensure()
+    closing = threading.Thread(target=other.close, daemon=True)
+    closing.start()
+    closing.join(60)
+    assert not closing.is_alive()
+
+
+def no_thread(_thread: threading.Thread) -> None:
+    raise RuntimeError("can't start new thread")
+
+
+class Away(Ledger):
+    """Its server is away at first."""
+
+    answers = False
+
+    def entries(self, run: str) -> Iterator[Stored]:
+        if not self.answers:
+            raise Transient("the server is away", backend="ledger", operation="read")
+        return super().entries(run)
+
+
+def test_a_session_that_ended_while_the_ledger_was_away_is_charged_later(tmp_path: Path) -> None:
+    (tmp_path / "config.yaml").write_text(f"metrics: {{port: {free_port()}}}\n")
+    with Away.open(f"sqlite:///{tmp_path / 'ledger.sqlite'}") as ledger:
+        record = ledger.submit(Submitted(RUN, job(), NOW))
+        ledger.append(record, [*running(), ended(Outcome.LOST)], due_at=None)
+        measured = Measuring(config.load(tmp_path), ledger, VirtualClock(NOW), print, lambda: 0)
+        measured.told(ledger.record(RUN), ended(Outcome.LOST))
+        with pytest.raises(Transient):
+            measured._charge()
+        ledger.answers = True
+        measured._charge()
+        assert {platform for platform, _ in measured._used} == {"here"}
 
 
 def test_hostile_and_countless_names_stay_within_bounds() -> None:

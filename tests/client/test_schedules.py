@@ -206,6 +206,35 @@ def test_a_cancelled_run_ends_the_schedule_and_a_submit_begins_a_new_one(bench: 
     assert bench.run().run != first.run
 
 
+OTHER_STORE = CONFIG + "stores: {other: {type: folder, path: other}}\n"
+
+
+@pytest.mark.parametrize("over", [True, False])
+def test_a_new_run_of_a_growing_schedule_begins_in_the_new_home_store(bench: Bench, over: bool) -> None:
+    """As the warning about a store that is gone advises: submit the job again. A run that goes on keeps its
+    store."""
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    first = bench.run()
+    assert first.store == "home"
+    if over:
+        bench.ledger.append(first, [Cancelled(runs.NOW)], due_at=None)
+    bench.user.config(OTHER_STORE)
+    done = schedules.register(bench.job())
+    assert (done.what, done.status.schedule.store) == (("edited", "other") if over else ("unchanged", "home"))
+    bench.clock.advance(DAY)
+    bench.fire()
+    assert bench.run().store == ("other" if over else "home")
+
+
+def test_a_finished_run_that_goes_on_with_more_steps_keeps_its_home_store(bench: Bench) -> None:
+    schedules = bench.client.schedules
+    schedules.register(bench.job(), now=True)
+    finish(bench)
+    bench.user.config(OTHER_STORE)
+    assert schedules.register(bench.job(total=80)).status.schedule.store == "home"
+
+
 def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
     schedules = bench.client.schedules
     schedules.register(bench.job(), now=True)
@@ -300,6 +329,33 @@ def test_a_damaged_window_is_read_as_damage(bench: Bench, window: list[int]) -> 
         connection.exec_driver_sql("UPDATE schedules SET body = ?", (text,))
     assert bench.client.schedules.all() == ()
     assert "a window from minute" in bench.client.schedules.unreadable()["tiny"]
+
+
+@pytest.mark.parametrize("mode", ["fresh", "continue"])
+def test_a_restored_schedule_knows_the_runs_that_were_adopted_after_it(bench: Bench, mode: str) -> None:
+    """The backup is older than the run of the first night, which came from its store."""
+    bench.client.schedules.register(bench.job(mode, ", catch_up: all"))
+    with bench.ledger._database.read() as connection:
+        [before] = connection.exec_driver_sql("SELECT version, run, body FROM schedules").all()
+    bench.clock.advance(DAY)
+    bench.fire()
+    first = bench.run()
+    with bench.ledger._database.write() as connection:
+        connection.exec_driver_sql(
+            "UPDATE schedules SET version = ?, run = ?, body = ?, next_at = 0", tuple(before)
+        )
+        connection.exec_driver_sql("DELETE FROM fires")
+    bench.ledger.append(first, [Cancelled(bench.clock.now())], due_at=None)
+    bench.clock.advance(DAY)
+    bench.fire()
+    fires = bench.client.schedules.fires("tiny")
+    assert (fires[-1].outcome, fires[-1].run) == (FireOutcome.SUBMITTED, first.run)
+    assert fires[-1].reason == "the ledger has its run already"
+    if mode == "fresh":
+        assert [each.outcome for each in fires] == [FireOutcome.SUBMITTED] * 2
+        assert bench.run().run not in ("", first.run)
+    else:
+        assert bench.client.schedules.one("tiny").state == "ended"
 
 
 def test_a_missed_fire_is_told_in_the_transaction_that_records_it(bench: Bench) -> None:

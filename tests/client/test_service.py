@@ -45,7 +45,7 @@ def test_its_command_line_runs_a_controller_that_sigterm_ends_with_success(tmp_p
     text = service.unit(Home(home))
     lines = [line.partition("=") for line in text.splitlines()]
     [command] = [_plain(value) for key, _, value in lines if key == "ExecStart"]
-    words = [_plain(value)[0].partition("=") for key, _, value in lines if key == "Environment"]
+    words = [_variable(value) for key, _, value in lines if key == "Environment"]
     environment = {name: value for name, _, value in words}
     assert environment[VARIABLE] == str(home)
     with subprocess.Popen(
@@ -61,9 +61,34 @@ def test_its_command_line_runs_a_controller_that_sigterm_ends_with_success(tmp_p
         assert child.wait(240) == 0
 
 
+def _variable(value: str) -> tuple[str, str, str]:
+    """In `Environment=`, `$` has no meaning: systemd.exec(5)."""
+    return shlex.split(value)[0].replace("%%", "%").partition("=")
+
+
 def _plain(value: str) -> list[str]:
     """What systemd makes of quoted words: shlex reads quotes alike; then `$$` and `%%` are one each."""
     return [word.replace("$$", "$").replace("%%", "%") for word in shlex.split(value)]
+
+
+PASSWORDS = [
+    "postgresql://me:hunter2@db/ledger",
+    "postgresql://db/ledger?password=hunter2",
+    "postgresql://db/ledger?sslpassword=hunter2",
+    "postgresql://me:hunter2@db:port/ledger",  # which cannot be read
+]
+
+
+@pytest.mark.parametrize("url", PASSWORDS)
+def test_no_password_gets_into_a_unit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str) -> None:
+    """A unit of the machine is for all to read, and `--print` goes to a screen."""
+    monkeypatch.setenv("ORCHESTRATOR_DATABASE", url)
+    for made in (service.unit, service.plist):
+        with pytest.raises(InputError, match="database: file:database-url") as caught:
+            made(Home(tmp_path))
+        assert "hunter2" not in str(caught.value)
+    monkeypatch.setenv("ORCHESTRATOR_DATABASE", "postgresql://me@db/ledger")
+    assert 'Environment="ORCHESTRATOR_DATABASE=postgresql://me@db/ledger"\n' in service.unit(Home(tmp_path))
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")

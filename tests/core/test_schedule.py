@@ -327,6 +327,30 @@ def test_a_run_whose_schedule_is_gone_is_left_alone() -> None:
     assert decide(given, Agenda(closes=NOW + HOUR, opens=NOW + DAY), [gone], NOW).changes == ()
 
 
+@pytest.mark.parametrize("overlap", Overlap)
+def test_a_fire_whose_run_the_ledger_has_took_place(overlap: Overlap) -> None:
+    """It came back from a store, after the schedule came out of a backup."""
+    given = schedule(overlap=overlap, catch_up=CatchUp.NONE, run="nightly-1")
+    name = run_name(given, NOW - HOUR)
+    records = [run("nightly-1", *DONE), run(name)]
+    steps = decide(given, due(2 * HOUR, HOUR), records, NOW, existing=frozenset([name]))
+    assert [(each.outcome, each.run) for each in steps.fires] == [
+        (FireOutcome.SUBMITTED, name),
+        (FireOutcome.MISSED, ""),
+    ]
+    assert steps.submissions == ()
+    assert steps.schedule.run == name, "the next fire waits for it"
+
+
+def test_a_fire_that_waited_and_whose_run_the_ledger_has_is_settled() -> None:
+    given = replace(schedule(overlap=Overlap.QUEUE, run="nightly-1"), waiting=(NOW - DAY,))
+    name = run_name(given, NOW - DAY)
+    records = [run("nightly-1", *DONE), run(name)]
+    steps = decide(given, Agenda(), records, NOW, existing=frozenset([name]))
+    assert [(each.outcome, each.run) for each in steps.settled] == [(FireOutcome.SUBMITTED, name)]
+    assert (steps.submissions, steps.schedule.run) == ((), name)
+
+
 # --- Edits ----------------------------------------------------------------------------------------------
 
 

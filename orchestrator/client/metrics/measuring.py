@@ -12,14 +12,15 @@ import socket
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from itertools import product
 
 from orchestrator import __version__
 from orchestrator.client.metrics.families import USES, Families, Snapshot
 from orchestrator.client.metrics.serving import Server
 from orchestrator.clock import Clock
 from orchestrator.config import Config
-from orchestrator.core.charges import charges
+from orchestrator.core.charges import Charge, charges
 from orchestrator.core.event import Ended, Event
 from orchestrator.core.lifecycle import Kind
 from orchestrator.core.run import RunRecord
@@ -118,8 +119,8 @@ class Measuring:
 
     def _work(self, server: Server) -> None:
         while not self._over.is_set():
-            server.ensure()
             try:
+                server.ensure()
                 self._charge()
                 self._families.publish("ledger", Snapshot(self._of_ledger()))
             except (OrchestratorError, OSError) as error:
@@ -136,13 +137,20 @@ class Measuring:
     def _charge(self) -> None:
         """Adds the charges of sessions that have ended."""
         while not self._ended.empty():
-            run, session = self._ended.get_nowait()
-            events = (stored.event for stored in self._ledger.history(run))
-            for charge in charges(events, self._clock.now()):
-                if charge.session == session:
-                    for use in USES:
-                        key = charge.platform, use
-                        self._used[key] = self._used.get(key, 0.0) + getattr(charge.spent, use)
+            ended = self._ended.get_nowait()
+            try:
+                found = self._charges(*ended)
+            except OrchestratorError:
+                with suppress(queue.Full):
+                    self._ended.put_nowait(ended)  # for the next look
+                raise
+            for charge, use in product(found, USES):
+                key = charge.platform, use
+                self._used[key] = self._used.get(key, 0.0) + getattr(charge.spent, use)
+
+    def _charges(self, run: str, session: str) -> list[Charge]:
+        events = (stored.event for stored in self._ledger.entries(run))
+        return [each for each in charges(events, self._clock.now()) if each.session == session]
 
     def _of_ledger(self) -> dict[str, dict[tuple[str, ...], float]]:
         counts = self._ledger.counts()

@@ -41,18 +41,29 @@ class Server:
             if self._http is not None or self._closed:
                 return
             try:
-                self._http = _Http(self._given, self._text)
+                self._http = self._listening()
             except OSError as error:
                 where = f"port {self._given.port} of {self._given.address}"
-                told = (
+                self._tell(
                     f"metrics are not served: {where} cannot be opened ({error.strerror or error}); tried "
                     "again every 15 seconds. Change `metrics` in the config to use another port"
                 )
-                if told != self._told:
-                    self._told = told
-                    self._warn(told)
-                return
-        threading.Thread(target=self._http.serve_forever, name="metrics-http", daemon=True).start()
+            except RuntimeError as error:  # this machine has no thread left
+                self._tell(f"metrics are not served: {error}; tried again every 15 seconds")
+
+    def _listening(self) -> _Http:
+        http = _Http(self._given, self._text)
+        try:
+            threading.Thread(target=http.serve_forever, name="metrics-http", daemon=True).start()
+        except BaseException:
+            http.server_close()
+            raise
+        return http
+
+    def _tell(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self._warn(text)
 
     def close(self) -> None:
         """Ends the listening; the port is free at once."""

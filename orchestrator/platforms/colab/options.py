@@ -9,6 +9,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from orchestrator.catalog import expanded
 from orchestrator.platforms.colab.values import CPU
 from orchestrator.platforms.uplink_options import UplinkOptions
 
@@ -80,7 +81,7 @@ class ColabOptions(UplinkOptions):
     @field_validator("adc_file", "python", "ca_file")
     @classmethod
     def _anywhere(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.expanduser().is_absolute():
+        if path is not None and not expanded(path).is_absolute():
             raise ValueError("write an absolute path, or one that begins with ~/")
         return None if path is None else path.expanduser()
 

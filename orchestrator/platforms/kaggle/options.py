@@ -7,6 +7,7 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
+from orchestrator.catalog import expanded
 from orchestrator.platforms.uplink_options import UplinkOptions
 
 HOUR = 3600.0
@@ -64,7 +65,7 @@ class KaggleOptions(UplinkOptions):
     @field_validator("key_file", "token_file")
     @classmethod
     def _anywhere(cls, path: Path | None) -> Path | None:
-        if path is not None and not path.expanduser().is_absolute():
+        if path is not None and not expanded(path).is_absolute():
             raise ValueError("write an absolute path, or one that begins with ~/")
         return path
 

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from orchestrator.catalog import expanded
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,7 +58,10 @@ def configured(name: str, options: Options, home: Path) -> DriveStore:
     service = options.service_account is not None
     given = options.service_account or options.credentials or Path(CREDENTIALS)
     path = Path(str(given).removeprefix("file:"))  # a config may only refer to a secret
-    login = Login(home / path.expanduser(), is_service=service)
+    try:
+        login = Login(home / expanded(path), is_service=service)
+    except ValueError as error:
+        raise InputError(f"store {name!r} (drive): {error} (given: {str(given)!r})") from None
     return DriveStore(Account(name, login, options.endpoint), folder_id(options.folder))
 
 
