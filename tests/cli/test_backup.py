@@ -237,6 +237,19 @@ def test_what_was_replaced_is_said(
         assert said in capsys.readouterr().out
 
 
+def test_what_the_backup_left_out_is_said_before_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = home_with_runs(tmp_path / "one")
+    (tmp_path / "one" / "store").mkdir()
+    made = client.backups.write(tmp_path / "a.tar.gz")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "two"))
+    assert running.run(("restore", str(made.path))) == 0
+    said = capsys.readouterr()
+    assert "nothing was restored" in said.out
+    assert "--checkpoints includes them" in said.err
+
+
 def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:
     made = home_with_runs(tmp_path / "one").backups.write(tmp_path / "a.tar.gz")
 
