@@ -98,6 +98,11 @@ class Config:
     metrics: MetricsConfig | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
+    @property
+    def names_database(self) -> bool:
+        """Whether `database` is what the config says, not the default."""
+        return _given(self.document.tree, "database") is not None
+
     def mistake(self, *path: str | int, message: str) -> Mistake:
         """A mistake at a key path such as ("platforms", "process", "accelerator"), with its line."""
         return self.document.mistake(path, message)
