@@ -371,7 +371,8 @@ _TAIL = """
 # The store where every run's checkpoints live.
 home_store: {home_store}
 
-# Where runs are recorded. PostgreSQL, shared by several machines: database: env:ORCHESTRATOR_DATABASE
+# Where runs are recorded. PostgreSQL, shared by several machines: write its URL into the file database-url
+# in this folder, with mode 600, and set database: file:database-url
 # database: sqlite:///{ledger}
 
 # The time zone of `hours_of_day` in rules, of plans and of deadlines.

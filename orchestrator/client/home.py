@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import DiskFull, InputError
-from orchestrator.home import LEDGER, Folders
+from orchestrator.home import CONFIG, LEDGER, Folders
 
 if TYPE_CHECKING:
     from orchestrator.config import Config
@@ -87,6 +87,16 @@ class Home:
         if found is not None and found.names_database:
             return found.database
         return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
+
+    def reads_variable(self) -> bool:
+        """Whether `$ORCHESTRATOR_DATABASE` may say where the ledger is. Works if the config has mistakes."""
+        from orchestrator.spec.document import read
+
+        try:
+            tree = read(self.folders.config.read_bytes(), CONFIG).tree
+        except (OSError, InputError):
+            return True
+        return not isinstance(tree, dict) or tree.get("database") in (None, f"env:{DATABASE}")
 
     def ledger_beside(self) -> str:
         """Why runs of another ledger may live here: the home has a ledger, but another is configured."""
