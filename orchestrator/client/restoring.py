@@ -118,9 +118,8 @@ def _check(client: Client, path: Path, found: Verified) -> None:
     for name, data in found.settings.items():
         if backing_up.is_id(name) and not _ID.fullmatch(data):
             raise InputError(f"the backup's id of this home on {name.split('/')[1]} is none of ours")
-    tables = [
-        each.stem for each in map(PurePosixPath, found.files) if each.match(f"{backing_up.TABLES}/*.jsonl")
-    ]
+    folder = PurePosixPath(backing_up.TABLES)
+    tables = [each.stem for each in map(PurePosixPath, found.files) if each.parent == folder]
     url = home.database_by(_config(home, path, found))
     check_fillable(url, str(found.manifest["revision"]), tables)
     _check_old(found.manifest, url)
