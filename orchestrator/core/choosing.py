@@ -7,13 +7,13 @@ that the queue leaves it. Must never know other runs.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
 from orchestrator.core import itinerary as itineraries
 from orchestrator.core.calendar import GAP_SECONDS_MIN, Opening
-from orchestrator.core.itinerary import DONE, MAKES_ROOM, PROMISED, QUOTA, SOON_SECONDS, Way
+from orchestrator.core.itinerary import DONE, MAKES_ROOM, PROMISED, QUOTA, SOON_SECONDS, Way, fastest
 from orchestrator.core.offer import Choice, Hop, Itinerary, Rejection, Route, until_time
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date
@@ -21,6 +21,7 @@ from orchestrator.core.wording import date
 TOLD_MAX = 8  # hops that a route tells, and the journal keeps
 CLAIM_FACTOR = 1.5  # of what a session is expected to use of a quota; then it saves, and another one goes on
 CLAIM_SECONDS_MIN = 1800.0  # less is not worth a session that turns out slower than expected
+LATE_SECONDS = 60.0  # until an offer is looked at again that should be open by now
 TURN_SECONDS = 3 * 3600.0  # after which a session without a limit makes room, if other runs wait
 ALONE_SECONDS = 12 * 3600.0  # and if none does: one may come
 
@@ -40,20 +41,32 @@ def planned(
     if not all(each.rate.known for each in ways):
         return making_room(record, found, openings, now)
     opens = {(each.platform, each.accelerator): each for each in openings}
+    choices = [each for each in (found.chosen, *found.others) if each is not None]
+    ways = _delayed(ways, opens, {_place(each) for each in choices}, now)
     best = itineraries.itinerary(record.job, ways, opens, now=now, done_steps=done_steps)
     if best is None or not best.hops:
         return found
-    choices = [each for each in (found.chosen, *found.others) if each is not None]
     first, told = best.hops[0], replace(best, hops=best.hops[:TOLD_MAX])
     if first.start > now + SOON_SECONDS:
         waits = tuple(_waits(each, best) for each in choices)
         return replace(found, chosen=None, others=(), rejections=(*waits, *found.rejections), itinerary=told)
-    chosen = next((each for each in choices if _place(each) == (first.platform, first.accelerator)), None)
-    if chosen is None:
-        return found
-    stay = None if record.fruitless else _stay_seconds(record, chosen, first, others)
+    chosen = next(each for each in choices if _place(each) == (first.platform, first.accelerator))
+    stay = None if record.fruitless else _stay_seconds(record, chosen, first, ways, others)
     rest = tuple(each for each in choices if each is not chosen)
     return replace(found, chosen=replace(chosen, stay_seconds=stay), others=rest, itinerary=told)
+
+
+def _delayed(
+    ways: Sequence[Way], opens: Mapping[tuple[str, str], Opening], free: set[tuple[str, str]], now: float
+) -> list[Way]:
+    """The ways; those that should be open, but are not `free`, as if they opened a little later: a session
+    there should have ended by now."""
+    found = []
+    for way in ways:
+        opening = opens.get(way.place)
+        late = opening is not None and opening.opens_at <= now + SOON_SECONDS and way.place not in free
+        found.append(replace(way, not_before=max(way.not_before, now + LATE_SECONDS)) if late else way)
+    return found
 
 
 def making_room(record: RunRecord, found: Route, openings: Sequence[Opening], now: float) -> Route:
@@ -73,7 +86,9 @@ def _place(choice: Choice) -> tuple[str, str]:
     return choice.offer.platform, choice.offer.accelerator
 
 
-def _stay_seconds(record: RunRecord, chosen: Choice, first: Hop, others: int) -> float | None:
+def _stay_seconds(
+    record: RunRecord, chosen: Choice, first: Hop, ways: Sequence[Way], others: int
+) -> float | None:
     """When the session makes room; None: when its platform ends it. A session that brought nothing is not
     cut short again."""
     length, traits = first.end - first.start, chosen.offer.traits
@@ -83,16 +98,19 @@ def _stay_seconds(record: RunRecord, chosen: Choice, first: Hop, others: int) ->
     elif first.why_it_ends in MAKES_ROOM:
         limits.append(length)
     if traits.session_seconds is None and chosen.offer.quota is None and traits.durable_mid_run:
-        limits.append(_turn_seconds(others, proven=bool(record.accepted)))
+        best = fastest(ways)
+        elsewhere = best is not None and best.place != _place(chosen)
+        limits.append(_turn_seconds(others, elsewhere, proven=bool(record.accepted)))
     shortest = min(limits, default=math.inf)
     return shortest if shortest < math.inf else None
 
 
-def _turn_seconds(others: int, *, proven: bool) -> float:
-    """How long a session without a limit stays. A run that has `proven` nothing may save only at its end."""
-    if not proven:
-        return ALONE_SECONDS if others else math.inf
-    return TURN_SECONDS if others else ALONE_SECONDS
+def _turn_seconds(others: int, elsewhere: bool, *, proven: bool) -> float:
+    """How long a session without a limit stays. `elsewhere`: the run would be faster on another offer, which
+    may open. A run that has `proven` nothing may save only at its end."""
+    if proven:
+        return TURN_SECONDS if others else ALONE_SECONDS
+    return ALONE_SECONDS if others or elsewhere else math.inf
 
 
 def _waits(choice: Choice, best: Itinerary) -> Rejection:
