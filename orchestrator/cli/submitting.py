@@ -141,6 +141,8 @@ def show_plan(call: Call, found: Plan) -> None:
     """Prints the estimate, the rules in force and every rejection."""
     job, route, out = found.job, found.route, call.out
     tell_unlocked(call, found)
+    for warning in found.warnings:
+        out.remark(warning)
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
     out.say()
     chosen = [] if route.chosen is None else [

@@ -126,7 +126,7 @@ def _frozen(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...
 def _plan(wired: Wired, market: Market, frozen: Frozen, asked: RunRecord, ledger: Ledger | None) -> Plan:
     route = market.route(asked, routing.measured(ledger, asked.job), thorough=True)
     assert route is not None, "every platform has answered, if only with an error"
-    return planning.planned(wired, frozen, route, ledger)
+    return planning.planned(wired, frozen, route, ledger, market.offers())
 
 
 def _due(run: Expected, deadline: float | None) -> Expected:

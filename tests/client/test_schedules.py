@@ -77,6 +77,17 @@ def test_a_job_is_registered_once_and_launches_nothing(bench: Bench) -> None:
     assert bench.client.schedules.declared(bench.job())
 
 
+def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(bench: Bench) -> None:
+    job = bench.job(more=", window: '00:59-01:01', catch_up: all")
+    wanted = ["will never train", "several missed slices are one"]
+    planned, done = bench.client.plan(job), bench.client.schedules.register(job)
+    asked = bench.client.outlook(job).plan
+    assert asked is not None
+    for warnings in (planned.warnings, done.warnings, asked.warnings):
+        assert [sum(text in each for each in warnings) for text in wanted] == [1, 1], warnings
+    assert bench.client.plan(bench.job()).warnings == ()
+
+
 def test_an_edit_says_what_changed_and_keeps_history_and_pause(bench: Bench) -> None:
     schedules = bench.client.schedules
     schedules.register(bench.job("fresh"), now=True)
