@@ -28,6 +28,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
 
+SLOT = "it waits for a free slot"
 UNKNOWN = "its speed is unknown until its first session measures it"
 SLEEPS = "it goes on when its schedule wakes it"
 FURTHER = "it is not done within the fires that are laid out"
@@ -262,13 +263,13 @@ def _expected(
     if rest is not None and rest.samples <= 0:
         return replace(found, hops=present, forecast=forecast(item.view))
     if where is None or not where.legs:
-        return replace(found, hops=present, reason=_why_unknown(item))
+        return replace(found, hops=present, reason=_why_unknown(item, now))
     openings = {(each.platform, each.accelerator): each for each in where.openings}
     planned = _itinerary(scene, item, where, openings)
     if planned is None:
-        return replace(found, hops=present, reason=_why_unknown(item))
+        return replace(found, hops=present, reason=_why_unknown(item, now))
     if not _known(where):
-        return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
+        return replace(found, hops=present, reason=_why_undated(item, where, now))
     hops = (*present, *planned.hops[: item.sessions or None])
     if item.sessions and hops[-1].why_it_ends != DONE:
         return replace(found, hops=hops, reason=SLEEPS)
@@ -392,8 +393,15 @@ def _known(place: Place) -> bool:
     return place.legs[0].way.rate.known
 
 
-def _why_unknown(item: Item) -> str:
+def _why_undated(item: Item, place: Place, now: float) -> str:
+    """Why a run of unknown speed has no dates, and what it waits for first."""
+    starts_later = place.legs[0].start > max(now, item.starts) + SOON_SECONDS
+    waits = item.record.waiting_reason(now) or (SLOT if starts_later else "")
+    return f"{waits}; {UNKNOWN}" if waits else UNKNOWN
+
+
+def _why_unknown(item: Item, now: float) -> str:
     """Why nothing more can be told of the run."""
     if item.standing is not Standing.RUNNING:
-        return item.record.standing_reason or "no offer is expected to open for it"
+        return item.record.waiting_reason(now) or "no offer is expected to open for it"
     return item.record.fault or (UNKNOWN if item.view is None else SLEEPS)
