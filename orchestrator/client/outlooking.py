@@ -95,7 +95,7 @@ def find(
         now = client.clock.now()
         running, waiting, left_out = _runs(ledger)
         asked = None if frozen is None else _asked(frozen.job, now, due)
-        fires, unkept = coming(_schedules(ledger, wired, asked), now)
+        fires, unkept = coming(_schedules(ledger, wired, asked), now, "" if asked is None else asked.schedule)
         jobs = {each.job.name: each.job for each in (*running, *waiting)}
         jobs |= {each.job.name: each.job for each in fires}
         if asked is not None:
