@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.running import run as call
 from orchestrator.core.event import Launched, Prepared, Requeued, Started, Submitted
-from orchestrator.core.job import Precision, Profile
+from orchestrator.core.job import Precision, Profile, Recurrence
 from orchestrator.core.order import Outcome
+from orchestrator.core.schedule import Schedule
 from tests.client.homes import ledger_of, run_after
 from tests.core.runs import NOW, RUN, assigned, ended, job, running
 
@@ -55,3 +57,20 @@ def test_a_run_without_a_decision_waits_for_it(home: Path, capsys: pytest.Captur
     run_after(home)
     assert call(["--home", str(home), "why", RUN]) == 0
     assert "It waits for its first decision" in capsys.readouterr().out
+
+
+def test_a_plan_and_the_next_fires_are_told_to_need_a_controller(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    warning = "no controller is running"
+    assert call(["--home", str(home), "plan"]) == 0
+    assert warning not in capsys.readouterr().err, "nothing is promised"
+    run_after(home)
+    nightly = replace(GUESSED, name="nightly", schedule=Recurrence("0 1 * * *"))
+    with ledger_of(home) as ledger:
+        ledger.schedules.add(Schedule("nightly", nightly, "home", NOW, NOW))
+    for words in (("plan",), ("plan", "--json"), ("schedule", "next"), ("why", RUN)):
+        assert call(["--home", str(home), *words]) == 0
+        out, err = capsys.readouterr()
+        assert (warning in err) is ("--json" not in words), words
+        assert warning not in out, words

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
+from orchestrator.cli.running import run as call
 from orchestrator.client import notifying
 from orchestrator.core.delivery import State
 from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
@@ -86,6 +87,17 @@ def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(b
     for warnings in (planned.warnings, done.warnings, asked.warnings):
         assert [sum(text in each for each in warnings) for text in wanted] == [1, 1], warnings
     assert bench.client.plan(bench.job()).warnings == ()
+
+
+def test_what_to_do_next_about_a_paused_schedule_is_to_resume_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for paused in (False, True):
+        assert call(["--home", str(bench.user.home), "submit", str(bench.job(total=50 + paused))]) == 0
+        told = capsys.readouterr().out
+        assert (" resume tiny\n" in told) is paused
+        assert (" pause tiny\n" in told) is not paused
+        bench.client.schedules.pause("tiny")
 
 
 def test_an_edit_says_what_changed_and_keeps_history_and_pause(bench: Bench) -> None:
