@@ -226,7 +226,7 @@ def _turn_text(record: RunRecord, route: Route | None) -> str:
 
 def _show_route(call: Call, look: Look, route: Route, when: str) -> None:
     from orchestrator.cli import routing
-    from orchestrator.client.routing import claims
+    from orchestrator.client.routing import claims, rate_is_known
 
     record, sliced = look.record, look.in_slices
     rows: list[tuple[str, str]] = []
@@ -236,7 +236,7 @@ def _show_route(call: Call, look: Look, route: Route, when: str) -> None:
         rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
-    measured = route.chosen is None or routing.rate_is_known(route.chosen, record.job)
+    measured = route.chosen is None or rate_is_known(route.chosen, record.job)
     if sliced:
         rows += [("plan", IN_SLICES)] if measured else []
     else:

@@ -29,9 +29,8 @@ def test_a_growing_run_in_a_window_that_is_too_small_needs_further_slices() -> N
     given = Slice(NOW - 10.0, NOW + 90.0)
     awake = waiting("grows", 9.0, job=job, schedule="nightly", slice=given, deferred=True,
                     reason="90 s of its window are left")  # fmt: skip
-    found = {each.run: each for each in outlook(replace(scene, waiting=(awake,)))}
-    assert found["grows"].reason == "90 s of its window are left"
-    assert found["nightly"].reason == TOO_SMALL
+    told = {each.run: each.reason for each in outlook(replace(scene, waiting=(awake,)))}
+    assert told == {"grows": "90 s of its window are left", "nightly": TOO_SMALL}
     assert all(each.reason == TOO_SMALL for each in outlook(replace(scene, asked=())))
 
 
