@@ -12,7 +12,7 @@ from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
-from orchestrator.core.offer import Route
+from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, date, size_text
 
@@ -213,14 +213,12 @@ def why(call: Call) -> int:
 
 def _turn_text(record: RunRecord, route: Route | None) -> str:
     """What a run waits for that is in nobody's way but has no session."""
-    from orchestrator.core.route import Verdict, verdict
-
     if route is None or (not record.generation and not record.reason):
         return "for its first decision"
     if route.chosen is not None:
         offer = route.chosen.offer
         return f"for its next session: {offer.platform}/{offer.accelerator} is free"
-    slot = verdict(route) is Verdict.SLOT
+    slot = any(each.until.kind is UntilKind.SLOT for each in route.rejections)
     return "for a free slot" if slot else "for an offer that takes it: what is against each is below"
 
 
