@@ -98,6 +98,11 @@ class Config:
     metrics: MetricsConfig | None = None
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
+    @property
+    def names_database(self) -> bool:
+        """Whether `database` is what the config says, not the default."""
+        return _given(self.document.tree, "database") is not None
+
     def mistake(self, *path: str | int, message: str) -> Mistake:
         """A mistake at a key path such as ("platforms", "process", "accelerator"), with its line."""
         return self.document.mistake(path, message)
@@ -366,7 +371,8 @@ _TAIL = """
 # The store where every run's checkpoints live.
 home_store: {home_store}
 
-# Where runs are recorded. PostgreSQL, shared by several machines: database: env:ORCHESTRATOR_DATABASE
+# Where runs are recorded. PostgreSQL, shared by several machines: write its URL into the file database-url
+# in this folder, with mode 600, and set database: file:database-url
 # database: sqlite:///{ledger}
 
 # The time zone of `hours_of_day` in rules, of plans and of deadlines.

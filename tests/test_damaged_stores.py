@@ -130,15 +130,17 @@ def test_an_empty_store_holds_the_run_until_its_disk_is_back(world: Lasting) -> 
     assert world.ordered()[-1].resume_step >= newer.ref.step, "nothing was forgotten meanwhile"
 
 
-def test_a_run_whose_every_checkpoint_is_gone_starts_over(world: Lasting) -> None:
-    """The store itself is there, because other runs' checkpoints are. So this is not a disk that will come
-    back."""
+def test_a_run_whose_every_checkpoint_is_gone_is_held_once(world: Lasting) -> None:
+    """Other runs' checkpoints are there: an empty store is no longer empty once another run wrote there."""
     other = world.folders.home / "other"
     other.parent.mkdir(parents=True, exist_ok=True)
     other.write_bytes(b"of another run")
     world.store.put("runs/other/blobs/g01-aaaa/x", other, hashlib.sha256(b"of another run").hexdigest())
     for each in hold(world):
         world.forget(each)
+    world.wish(Wish.RELEASE)
+    assert world.until(lambda: "the store has none of the run's checkpoints" in world.record(RUN).reason)
+    assert world.record(RUN).phase is Phase.HELD
     world.wish(Wish.RELEASE)
     world.check_result()
     assert any("starts over from step 0" in note for note in world.record(RUN).notes)

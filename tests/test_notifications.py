@@ -129,6 +129,40 @@ def test_what_was_given_up_is_tried_again_on_request(ledger: Ledger) -> None:
     assert ledger.notifications.retried() == {again.target: NOW + 1e6}
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
+@pytest.mark.parametrize("retries", [1, 2])
+def test_a_retry_during_an_attempt_that_fails_is_not_lost(
+    ledger: Ledger, attempts: int, retries: int
+) -> None:
+    ledger.append(submitted(ledger), [HELD], due_at=None)
+    later = NOW + 7200.0
+    for _ in range(attempts):
+        [row] = waiting(ledger, now=later)
+        attempt(ledger, row, Answer.LATER, NOW)
+    for number in range(retries):  # a second one changes nothing but when it was said
+        [row] = waiting(ledger, now=later)
+        ledger.notifications.retry([row.id], later + number)
+    attempt(ledger, row, Answer.LATER, later + 5.0)
+    [again] = waiting(ledger, now=later + 5.0)
+    assert (again.attempts, again.due_at, again.created_at) == (1, 0.0, later + retries - 1)
+    assert ledger.notifications.retried() == {"chat": again.created_at}
+    attempt(ledger, again, Answer.LATER, later + 5.0)
+    assert waiting(ledger, now=later + 5.0) == (), "the retry itself counts, once"
+
+
+def test_what_was_sent_during_a_retry_is_not_sent_again(ledger: Ledger) -> None:
+    ledger.append(submitted(ledger), [HELD], due_at=None)
+    later = NOW + 7200.0
+    for _ in range(2):
+        [row] = waiting(ledger, now=later)
+        attempt(ledger, row, Answer.LATER, NOW)
+    [row] = waiting(ledger, now=later)
+    ledger.notifications.retry([row.id], later)
+    attempt(ledger, row, Answer.SENT, later + 1.0)
+    assert waiting(ledger, now=later + 1.0) == ()
+    assert [each.id for each in ledger.notifications.rows([State.SENT])] == [row.id]
+
+
 def test_gathered_rows_leave_one_message(ledger: Ledger) -> None:
     for number in range(7):
         ledger.append(submitted(ledger, f"run{number}-abcdefgh"), [HELD], due_at=None)

@@ -167,8 +167,8 @@ def test_a_steady_flood_is_gathered_too(make: Make) -> None:
             for number in range(BURST):
                 home.held(first=number)
                 home.wait_for(number + 1, State.SENT)
-            home.clock.hurry(SPEED)
             home.held(4, first=100)
+            home.clock.hurry(SPEED)
             home.wait_for(4, State.GATHERED)
             home.wait_for(BURST + 1, State.SENT)
     assert [each.fields["kind"] for each in server.got] == ["held"] * BURST + ["digest"]

@@ -9,6 +9,7 @@ from orchestrator.cli import leaving as shown
 from orchestrator.cli import routing
 from orchestrator.cli.call import Call, Exit
 from orchestrator.client import Run
+from orchestrator.client.deadlines import none_of_a_schedule
 from orchestrator.client.lost import sentence
 from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
 from orchestrator.core.job import Recurrence
@@ -42,10 +43,7 @@ def schedule(call: Call) -> int:
 def check(given: Namespace) -> None:
     """Raises InputError for options of `submit` that no scheduled job can have."""
     if given.deadline is not None:
-        raise InputError(
-            f"{given.job} has a schedule, which has no deadline; of a new run each time, the job's "
-            "`route.finish_within` says how soon it should be done"
-        )
+        raise none_of_a_schedule(given.job)
     if given.follow and not given.now:
         raise InputError("a schedule has nothing to follow yet: add --now, which fires it once at once")
 

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
     from orchestrator.client.quota import NoAnswer, Pool, Quotas
-    from orchestrator.client.registering import Registration, ScheduleChange, ScheduleStatus
+    from orchestrator.client.registering import (
+        Registration,
+        ScheduleChange,
+        ScheduleRemoval,
+        ScheduleStatus,
+    )
     from orchestrator.client.replaying import Replay
     from orchestrator.client.restoring import Restored, Revived
     from orchestrator.client.routing import JudgedClaim, Routing
@@ -100,6 +105,7 @@ _HOMES = {
     "RunRecord": "core.run",
     "RunStatus": "client.status",
     "ScheduleChange": "client.registering",
+    "ScheduleRemoval": "client.registering",
     "ScheduleStatus": "client.registering",
     "SessionSummary": "client.sessions",
     "SetUp": "client.setting_up",
@@ -165,6 +171,7 @@ __all__ = [
     "RunRecord",
     "RunStatus",
     "ScheduleChange",
+    "ScheduleRemoval",
     "ScheduleStatus",
     "SessionSummary",
     "SetUp",

@@ -29,7 +29,8 @@ class Ahead:
         With `job`, also of a run of this YAML file, as if it were submitted now; `platforms`: use only these
         for it. `deadline`: say whether it can be met; unix seconds, or words such as "Fri 09:00" in the
         config's time zone. Launches and writes nothing. Asks every platform, which takes up to 30 seconds.
-        Raises the same errors as `Client.plan`, and InputError for a deadline that is no time or is over.
+        Raises the same errors as `Client.plan`, and InputError for a deadline that is no time or is over,
+        or with a job that has a schedule.
         """
         from orchestrator.client.outlooking import find
 

@@ -14,10 +14,10 @@ import os
 import socket
 import tarfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
 
 from orchestrator import __version__
@@ -33,6 +33,7 @@ from orchestrator.ledger.portable import exported
 from orchestrator.ledger.tables import REVISION
 from orchestrator.platforms import catalog
 from orchestrator.pruning import listing
+from orchestrator.spec.document import BYTES_MAX
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -238,10 +239,26 @@ def _facts_of(path: Path) -> tuple[bool, dict[str, Any]]:
     return is_ours, {}
 
 
-def verified(path: Path) -> dict[str, Any]:
-    """The manifest of an intact backup. Raises BackendError for a damaged one, InputError for anything
-    else."""
+@dataclass(frozen=True)
+class Verified:
+    """What an intact backup says of itself. `files`: the names of the others. `settings`: the contents of
+    those that say where it belongs: name → the config, and the ids on the platforms."""
+
+    manifest: Mapping[str, Any]
+    files: Collection[str]
+    settings: Mapping[str, bytes]
+
+
+def is_id(name: str) -> bool:
+    """Whether a file of a backup is the home's id on a platform."""
+    parts = PurePosixPath(name).parts
+    return len(parts) == 3 and (parts[0], parts[2]) == (PLATFORMS, HOME_ID)
+
+
+def verified(path: Path) -> Verified:
+    """Reads all of a backup. Raises BackendError for a damaged one, InputError for anything else."""
     found: dict[str, dict[str, Any]] = {}
+    settings: dict[str, bytes] = {}
     manifest: dict[str, Any] | None = None
     try:
         with tarfile.open(path, "r|gz") as tar:
@@ -253,6 +270,9 @@ def verified(path: Path) -> dict[str, Any]:
                     manifest = json.loads(stream.read())
                     continue
                 digest = hashlib.sha256()
+                if member.name == CONFIG or is_id(member.name):
+                    settings[member.name] = stream.read(BYTES_MAX + 1)
+                    digest.update(settings[member.name])
                 while data := stream.read(_READ_BYTES):
                     digest.update(data)
                 found[member.name] = {"size": member.size, "sha256": digest.hexdigest()}
@@ -270,4 +290,4 @@ def verified(path: Path) -> dict[str, Any]:
     if facts or f"{TABLES}/runs.jsonl" not in found:
         wrong = ", ".join(facts) or "its table of runs"
         raise BackendError(f"the backup {path} is damaged: {wrong} missing or wrong", backend="backup")
-    return manifest
+    return Verified(manifest, found.keys(), settings)

@@ -57,9 +57,10 @@ class Backups:
         """Brings a backup into the home, which must have no ledger. The old home must never run again.
 
         Every run that was under way goes on from the newest checkpoint that its store has; sessions that were
-        started after the backup are fenced out. Raises InputError if the home has a ledger or the old one is
-        in use, and BackendError for a damaged backup. A dry run changes nothing: its `refused` says what of
-        this stands in the way.
+        started after the backup are fenced out. Before it changes anything, raises InputError if the home has
+        a ledger, its database or the old home is in use, or the config that it will have is wrong, and
+        BackendError for a damaged backup. A dry run changes nothing: its `refused` says what of this stands
+        in the way.
         """
         from orchestrator.client import restoring
 

@@ -34,6 +34,14 @@ def due(given: str | float | None, now: float, timezone: str) -> float | None:
     return given
 
 
+def none_of_a_schedule(job: object) -> InputError:
+    """What to say of a deadline for the job with a schedule in this file."""
+    return InputError(
+        f"{job} has a schedule, which has no deadline; of a new run each time, the job's "
+        "`route.finish_within` says how soon it should be done"
+    )
+
+
 def deadline(text: str, now: float, timezone: str) -> float:
     """The time in unix seconds that is meant at `now` in this zone. A time of day without a date is its next
     one; a date without a time of day is its end. Raises InputError that lists what is valid."""

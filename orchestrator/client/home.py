@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import DiskFull, InputError
-from orchestrator.home import LEDGER, Folders
+from orchestrator.home import CONFIG, LEDGER, Folders
 
 if TYPE_CHECKING:
+    from orchestrator.config import Config
     from orchestrator.ledger import Ledger
 
 VARIABLE = "ORCHESTRATOR_HOME"
@@ -74,13 +75,28 @@ class Home:
             text = self.folders.config.read_text("utf-8")
         except (OSError, ValueError):  # missing; or broken, and config.load says how
             text = "database" if self.folders.config.exists() else ""
+        found: Config | None = None
         if _MAY_NAME_A_DATABASE.search(text):
             from orchestrator import config
 
             found = config.load(self.path)
-            if isinstance(found.document.tree, dict) and found.document.tree.get("database") is not None:
-                return found.database
+        return self.database_by(found)
+
+    def database_by(self, found: Config | None) -> str:
+        """The ledger's URL if this is the config. None: one that names no database."""
+        if found is not None and found.names_database:
+            return found.database
         return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
+
+    def reads_variable(self) -> bool:
+        """Whether `$ORCHESTRATOR_DATABASE` may say where the ledger is. Works if the config has mistakes."""
+        from orchestrator.spec.document import read
+
+        try:
+            tree = read(self.folders.config.read_bytes(), CONFIG).tree
+        except (OSError, InputError):
+            return True
+        return not isinstance(tree, dict) or tree.get("database") in (None, f"env:{DATABASE}")
 
     def ledger_beside(self) -> str:
         """Why runs of another ledger may live here: the home has a ledger, but another is configured."""

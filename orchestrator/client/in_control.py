@@ -17,6 +17,7 @@ from typing import ParamSpec
 from orchestrator.client import foreseen, health, likeness, live, lost, metrics, notifying, standing_by
 from orchestrator.client.config_changes import ConfigChanges
 from orchestrator.client.home import Home
+from orchestrator.client.likeness import Likeness
 from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.core.event import Event
@@ -59,11 +60,20 @@ class InControl:
             threading.Thread(target=self._tell_doubts, args=(unforeseen,), name="doubts", daemon=True).start()
         if not self.ledger.is_shared:
             return self._run(until_idle, standby)
-        likeness.settle(self.ledger, self.wired, self.say)
+        if self._settled(standby) is None:
+            return not self.stopped()
         bound = {each.name: self.wired.platform(each) for each in self.wired.config.platforms
                  if each.type in catalog.BOUND}  # fmt: skip
         with tidying.ending_closed(bound, self.ledger, self.clock, self.say, unforeseen):
             return self._run(until_idle, standby)
+
+    def _settled(self, standby: bool) -> Likeness | None:
+        """None, for a standby only: it was stopped, or the config changed."""
+        settle = partial(likeness.settle, self.ledger, self.wired, self.say)
+        return settle() if not standby else standing_by.answered(settle, self.clock, self._ends, self.say)
+
+    def _ends(self) -> bool:
+        return self.stopped() or self.changes()
 
     def _tell_doubts(self, unforeseen: Unforeseen) -> None:
         try:
@@ -116,9 +126,7 @@ class InControl:
         store = self.wired.config.home_store
         if not standby:
             return self.ledger.take_over(name, now=self.clock.now(), home_store=store)
-        return standing_by.turn(
-            self.ledger, self.clock, store, lambda: self.stopped() or self.changes(), self.say
-        )
+        return standing_by.turn(self.ledger, self.clock, store, self._ends, self.say)
 
     def _controlled(self, takeover: Takeover, until_idle: bool) -> tuple[bool, frozenset[str]]:
         """Decides until it is stopped. Returns whether a new process should continue, and the runs that are

@@ -89,7 +89,7 @@ def find(
     wired, now = client.wired(), client.clock.now()
     zone = wired.config.timezone
     due = deadlines.due(deadline, now, zone)
-    frozen = None if job is None else _frozen(wired, job, platforms)
+    frozen = None if job is None else _frozen(wired, job, platforms, due)
     with client.ledgers.existing() as ledger:
         market = routing.market(wired, ledger)
         now = client.clock.now()
@@ -116,8 +116,12 @@ def find(
     return Outlook(now, runs, zone, plan, fits, due, wired.config.prices, left_out)
 
 
-def _frozen(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Frozen:
+def _frozen(
+    wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...], due: float | None
+) -> Frozen:
     parsed = planning.parse(wired, job, platforms)
+    if due is not None and parsed.job.schedule is not None:
+        raise deadlines.none_of_a_schedule(job)
     planning.check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         return planning.freeze(parsed, Path(folder))

@@ -95,7 +95,7 @@ class ScheduleChange:
 
 
 @dataclass(frozen=True)
-class Removal:
+class ScheduleRemoval:
     """What removing a schedule did. `status` is its last state; None if it could not be read. `runs` are
     those that wait for a person once their slice is over."""
 
@@ -409,7 +409,7 @@ def unreadable(client: Client) -> dict[str, str]:
         return {} if ledger is None else ledger.schedules.unreadable()
 
 
-def remove(client: Client, name: str) -> Removal:
+def remove(client: Client, name: str) -> ScheduleRemoval:
     """See `Schedules.remove`."""
 
     def put() -> tuple[ScheduleStatus | None, tuple[str, ...]]:
@@ -433,7 +433,7 @@ def remove(client: Client, name: str) -> Removal:
                 store = wired.config.home_store if status is None else status.schedule.store
                 deposits.remove(wired.store(store), deposits.of_schedule(name))
         started = bool(runs) and controlling.ensure(client.home, client.clock, ledger) is None
-    return Removal(name, status, runs, started)
+    return ScheduleRemoval(name, status, runs, started)
 
 
 def _under_way(ledger: Ledger, name: str) -> list[RunRecord]:

@@ -12,28 +12,23 @@ import json
 import re
 import socket
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
+from orchestrator import config as configuration
 from orchestrator.client import backing_up
 from orchestrator.client.adopting import Adopting
+from orchestrator.client.backing_up import Verified
+from orchestrator.client.home import Home
+from orchestrator.config import Config
 from orchestrator.core.lifecycle import Phase
-from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.files import draft_folder, sync_folder
-from orchestrator.home import (
-    BUNDLES,
-    CONFIG,
-    HOME_ID,
-    HOME_ID_BEFORE,
-    IMAGES,
-    INPUTS,
-    LEDGER,
-    PLATFORMS,
-)
+from orchestrator.errors import InputError, OrchestratorError, Transient
+from orchestrator.files import draft_folder, sync_folder, write_whole
+from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.portable import filled
+from orchestrator.ledger.portable import check_fillable, controller_of, filled
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -70,13 +65,12 @@ class Restored:
 def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[str], None]) -> Restored:
     """See `Backups.restore`."""
     progress("verifying the backup")
-    manifest = backing_up.verified(path)
-    home = client.home
-    notes = [str(note) for note in manifest.get("notes", [])]
+    found = backing_up.verified(path)
+    manifest, home = found.manifest, client.home
+    at, runs, notes = float(manifest["at"]), int(manifest["runs"]), [str(note) for note in manifest["notes"]]
     if dry_run:
-        at, runs, refused = float(manifest["at"]), int(manifest["runs"]), _refusal(client, manifest)
-        return Restored(home.path, at, runs, notes=tuple(notes), refused=refused)
-    _check_target(client, manifest)
+        return Restored(home.path, at, runs, notes=tuple(notes), refused=_refusal(client, path, found))
+    _check(client, path, found)
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(home.path) as folder:
         progress("unpacking it")
@@ -92,54 +86,87 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
         filled(f"sqlite:///{beside}" if url == own else url, str(manifest["revision"]), tables)
         with Ledger.open(f"sqlite:///{beside}" if url == own else url) as ledger:
             revived = tuple(_revived(client, ledger, progress))
+        _identify(found, home, notes)  # late: whoever uses this home meanwhile would go by them
         if url == own:  # closed, so all of it is in this one file
             beside.replace(home.path / LEDGER)  # the last step: now it is restored
             sync_folder(home.path)
-    return Restored(home.path, float(manifest["at"]), int(manifest["runs"]), revived, tuple(notes))
+    return Restored(home.path, at, runs, revived, tuple(notes))
 
 
-def _refusal(client: Client, manifest: dict[str, Any]) -> str:
+# --- What is refused --------------------------------------------------------------------------------------
+
+
+def _refusal(client: Client, path: Path, found: Verified) -> str:
     try:
-        _check_target(client, manifest)
+        _check(client, path, found)
     except InputError as error:
         return str(error)
     return ""
 
 
-def _check_target(client: Client, manifest: dict[str, Any]) -> None:
-    """Raises InputError for a home with runs, and while the controller of the old home runs here."""
-    from orchestrator.client.home import Home
-
+def _check(client: Client, path: Path, found: Verified) -> None:
+    """Raises InputError for a home or database that is in use, while the controller of the old home runs
+    here, and for a backup with what is none of ours. Changes nothing."""
     home = client.home
     if (home.path / LEDGER).exists():
         raise InputError(
             f"{home.path} already has a ledger: restore into an empty home (--home DIR), so that nothing is "
             "overwritten"
         )
-    old = Path(str(manifest.get("home", "")))
-    if manifest.get("host") != socket.gethostname() or not (old / LEDGER).exists():
+    for name in found.files:
+        _check_member(path, name)
+    for name, data in found.settings.items():
+        if backing_up.is_id(name) and not _ID.fullmatch(data):
+            raise InputError(f"the backup's id of this home on {name.split('/')[1]} is none of ours")
+    folder = PurePosixPath(backing_up.TABLES)
+    tables = [each.stem for each in map(PurePosixPath, found.files) if each.parent == folder]
+    url = home.database_by(_config(home, path, found))
+    check_fillable(url, str(found.manifest["revision"]), tables)
+    _check_old(found.manifest, url)
+
+
+def _config(home: Home, path: Path, found: Verified) -> Config:
+    """What the home will have. Raises SpecError for its mistakes: no run could go on."""
+    data = found.settings.get(CONFIG)
+    if home.folders.config.exists() or data is None:
+        return configuration.load(home.path)
+    return configuration.parsed(home.path, data, path / CONFIG)
+
+
+def _check_old(manifest: Mapping[str, Any], url: str) -> None:
+    """An old home whose config or server is gone stands in nobody's way: a backup is there for that."""
+    old = Path(str(manifest["home"]))
+    if manifest["host"] != socket.gethostname() or not old.is_dir():
         return
-    ledger = Home(old).existing_ledger()
-    if ledger is None:
+    try:
+        theirs = Home(old).database()
+        owner = None if theirs == url else controller_of(theirs)
+    except (InputError, Transient):
         return
-    with ledger:
-        if (owner := ledger.owner()) is not None:
-            raise InputError(
-                f"the backup's own home {old} is in use by a controller ({owner}): two ledgers must not "
-                f"control the same runs. Stop it for good (`orchestrator --home {old} down`), or use it"
-            )
+    if owner is not None:
+        raise InputError(
+            f"the backup's own home {old} is in use by a controller ({owner}): two ledgers must not "
+            f"control the same runs. Stop it for good (`orchestrator --home {old} down`), or use it"
+        )
+
+
+def _check_member(path: Path, name: str) -> None:
+    parts = PurePosixPath(name).parts
+    known = len(parts) > 1 and parts[0] in (*_KINDS, backing_up.TABLES, backing_up.STORES)
+    known = known or backing_up.is_id(name) or name in (CONFIG, backing_up.MANIFEST)
+    if not known or ".." in parts:
+        raise InputError(f"{path} has a file that no backup has: {name!r}")
+
+
+# --- Its files --------------------------------------------------------------------------------------------
 
 
 def _unpack(path: Path, folder: Path) -> None:
     """Only plain files below names that a backup has; its digests were verified."""
     with tarfile.open(path, "r|gz") as tar:
         for member in tar:
-            parts = PurePosixPath(member.name).parts
-            known = len(parts) > 1 and parts[0] in (*_KINDS, backing_up.TABLES, backing_up.STORES)
-            known = known or (len(parts) == 3 and (parts[0], parts[2]) == (PLATFORMS, HOME_ID))
-            if not (known or member.name in (CONFIG, backing_up.MANIFEST)) or ".." in parts:
-                raise InputError(f"{path} has a file that no backup has: {member.name!r}")
-            target = folder.joinpath(*parts)
+            _check_member(path, member.name)
+            target = folder / member.name
             target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             stream = tar.extractfile(member)
             assert stream is not None, "verified"
@@ -155,8 +182,6 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
         (folder / CONFIG).replace(home / CONFIG)
     for kind in _KINDS:
         _merge(folder / kind, home / kind)
-    for file in sorted((folder / PLATFORMS).glob(f"*/{HOME_ID}")):
-        _identify(file, home / PLATFORMS / file.parent.name, notes)
     for store in sorted((folder / backing_up.STORES).glob("*")):
         target = _folder_of(home, store.name)
         if target is None:
@@ -166,27 +191,25 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
     return kept
 
 
-def _identify(file: Path, folder: Path, notes: list[str]) -> None:
-    """Gives the home the id that its backup had on a platform: by it the sessions there are found again."""
-    place = folder / HOME_ID
-    if not _ID.fullmatch(file.read_bytes()):
-        raise InputError(f"the backup's id of this home on {folder.name} is none of ours")
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if place.exists() and place.read_bytes() != file.read_bytes():
-        place.replace(folder / HOME_ID_BEFORE)
-        notes.append(
-            f"on {folder.name} this home now goes by the backup's id; what it had there by its old id "
-            f"({folder / HOME_ID_BEFORE}) is no longer cleaned up from here"
-        )
-    file.replace(place)
+def _identify(found: Verified, home: Home, notes: list[str]) -> None:
+    """Gives the home the ids that its backup had on platforms: by them the sessions there are found again."""
+    for name in sorted(filter(backing_up.is_id, found.settings)):
+        place, data = home.path / name, found.settings[name]
+        before, platform = place.with_name(HOME_ID_BEFORE), place.parent.name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if place.exists() and place.read_bytes() != data:
+            place.replace(before)
+            notes.append(
+                f"on {platform} this home now goes by the backup's id; what it had there by its old id "
+                f"({before}) is no longer cleaned up from here"
+            )
+        write_whole(place, data)
 
 
 def _folder_of(home: Path, store: str) -> Path | None:
     """Where the store lies in this home. The config may come from the backup too, so a store elsewhere is not
     written: a backup from a stranger could put any file into any folder."""
-    from orchestrator import config
-
-    for given in config.load(home).stores:
+    for given in configuration.load(home).stores:
         folder = backing_up.folder_of(given, home)
         if given.name == store and folder is not None:
             return folder if folder.resolve().is_relative_to(home.resolve()) else None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
-    from orchestrator.client.registering import Registration, Removal, ScheduleChange, ScheduleStatus
+    from orchestrator.client.registering import Registration, ScheduleChange, ScheduleRemoval, ScheduleStatus
     from orchestrator.core.schedule import Fire
     from orchestrator.cron import Upcoming
 
@@ -95,7 +95,7 @@ class Schedules:
 
         return registering.run(self._client, name)
 
-    def remove(self, name: str) -> Removal:
+    def remove(self, name: str) -> ScheduleRemoval:
         """Removes the schedule and its history, also if this version cannot read it. Its runs stay; one that
         sleeps is held, and may be released."""
         from orchestrator.client import registering

@@ -119,11 +119,13 @@ def _command(standby: bool) -> tuple[str, ...]:
 def _kept(home: Home) -> dict[str, str]:
     """The service's variables. A unit is no place for a password: every user of the machine may read it."""
     kept = {name: os.environ[name] for name in KEPT_VARIABLES if os.environ.get(name)}
+    if not home.reads_variable():
+        kept.pop(DATABASE, None)
     if has_password(kept.get(DATABASE, "")):
         raise InputError(
             f"{DATABASE} has a password, which would be in the service's unit: write the URL into a file in "
             f"{home.path}, such as database-url, with mode 600; set `database: file:database-url` in "
-            f"{home.folders.config}; and unset the variable here"
+            f"{home.folders.config}; then try again"
         )
     return {VARIABLE: str(home.path), **kept}
 

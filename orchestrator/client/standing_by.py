@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import TypeVar
 
 from orchestrator.clock import Clock
 from orchestrator.errors import BackendError, HostUnknown, Transient
 from orchestrator.ledger import Ledger, Takeover
 
+Answer = TypeVar("Answer")
 NAME = "up --standby"
 LOOK_SECONDS = 0.5
 RETRY_SECONDS = 2.0  # after a server did not answer
@@ -24,11 +26,24 @@ def opened(
 
     Raises what opening raises if waiting does not help: a wrong address, database, user or password.
     """
+    return answered(ledger, clock, stopped, say, unless=(HostUnknown,))
+
+
+def answered(
+    ask: Callable[[], Answer],
+    clock: Clock,
+    stopped: Callable[[], bool],
+    say: Callable[[str], None],
+    *,
+    unless: tuple[type[Transient], ...] = (),
+) -> Answer | None:
+    """What the ledger answers, as soon as its server does. None: it was `stopped` before. Raises what asking
+    raises, except Transient; also that if it is one of `unless`."""
     never, told = threading.Event(), False
     while not stopped():
         try:
-            return ledger()
-        except HostUnknown:
+            return ask()
+        except unless:
             raise
         except Transient as error:
             if not told:

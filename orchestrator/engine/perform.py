@@ -380,15 +380,16 @@ def _find_resume(action: Prepare, store: Store, staged: Path | None) -> Failed |
     if staged is not None:
         _remove(staged)  # the next one needs an empty folder
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
-    doubt = "" if left else _doubt(store, action)
+    doubt = "" if left else _doubt(store, action, gone=trouble is Trouble.NOT_FOUND)
     return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
 
 
-def _doubt(store: Store, action: Prepare) -> str:
-    """Why the store as a whole may be the wrong one; empty if it looks right.
+def _doubt(store: Store, action: Prepare, *, gone: bool) -> str:
+    """Why the store as a whole may be the wrong one; empty if it looks right. `gone`: it has not even a
+    damaged one of the run's checkpoints.
 
-    An unmounted disk looks like an empty store. If an old copy of the ledger was restored, the store has
-    newer checkpoints that this ledger never accepted.
+    An unmounted disk looks like an empty store, which is no longer empty once another run wrote there. If an
+    old copy of the ledger was restored, the store has newer checkpoints that this ledger never accepted.
     """
     order = action.order
     known = action.accepted | action.dropped
@@ -399,7 +400,7 @@ def _doubt(store: Store, action: Prepare) -> str:
         return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
     if deposits.is_empty(store):
         return "; the store is empty: is its disk there?"
-    return ""
+    return "; the store has none of the run's checkpoints: is its disk there?" if gone else ""
 
 
 def _untested(order: Order) -> tuple[str, ...]:

@@ -263,6 +263,12 @@ def _secrets(url: URL) -> tuple[str, ...]:
     return tuple(sorted((each for each in found if len(each) >= _SECRET_CHARS_MIN), key=len, reverse=True))
 
 
+def is_absent(url: str) -> bool:
+    """Whether the database is a file that is not there. To open it would create it."""
+    parsed = _parse(url)
+    return parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists()
+
+
 def has_password(url: str) -> bool:
     """Whether a ledger's URL contains a password. If it cannot be read, it may."""
     try:

@@ -28,11 +28,8 @@ def migrate(database: Database) -> None:
     with database.write() as connection:
         if database.path is None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-        found = _revision(connection)
-        if found == REVISION:
-            return
-        _check(found, connection, database.shown)
-        upgrade(connection)
+        if checked_revision(connection, database.shown) != REVISION:
+            upgrade(connection)
 
 
 def check_current(database: Database) -> None:
@@ -60,17 +57,21 @@ def _revision(connection: Connection) -> str | None:
     return found
 
 
-def _check(found: str | None, connection: Connection, shown: str) -> None:
+def checked_revision(connection: Connection, shown: str) -> str | None:
+    """The version of the tables; None if there are no tables. Raises InputError if they are of a newer
+    version, or if there are other tables of these names."""
+    found = _revision(connection)
     if found is not None:
         if found not in known_revisions():
             raise InputError(_newer(found, shown))
-        return
+        return found
     taken = sorted(set(metadata.tables) & set(inspect(connection).get_table_names()))
     if taken:
         raise InputError(
             f"{shown} belongs to something else: it has tables called {', '.join(taken)}; "
             "use another database"
         )
+    return None
 
 
 def known_revisions() -> frozenset[str]:

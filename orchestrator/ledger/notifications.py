@@ -88,15 +88,18 @@ class Notifications:
             connection.execute(self._adding(), [columns])
 
     def attempted(self, row: Row, found: Verdict, now: float) -> None:
-        """Records an attempt. A row that somebody has changed meanwhile stays as it is."""
+        """Records an attempt. What was sent is sent; else, a row that somebody changed meanwhile stays as it
+        is."""
         over = found.state is not State.WAITING
         values = {
             "state": found.state.value, "attempts": row.attempts + 1, "due_at": found.due_at,
             "ended_at": now if over else None, "error": found.error,
         }  # fmt: skip
-        same = (c.id == row.id, c.state == State.WAITING.value, c.attempts == row.attempts)
+        its = [c.id == row.id, c.state == State.WAITING.value]
+        if found.state is not State.SENT:  # a retry may change only the dates: nobody must lose it
+            its += [c.attempts == row.attempts, c.created_at == row.created_at, c.due_at == row.due_at]
         with self._database.write() as connection:
-            connection.execute(update(notifications).where(*same).values(values))
+            connection.execute(update(notifications).where(*its).values(values))
 
     def retry(self, ids: Collection[str], now: float) -> int:
         """Makes these dead or waiting rows due now, with new patience. Returns how many there were. What was

@@ -8,7 +8,7 @@ means, except that the fence must grow.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from typing import Any
 
@@ -16,8 +16,9 @@ from sqlalchemy import Connection, column, delete, func, insert, inspect, select
 
 from orchestrator.errors import InputError
 from orchestrator.ledger import takeover
-from orchestrator.ledger.database import Database
-from orchestrator.ledger.migration import known_revisions, upgrade
+from orchestrator.ledger.database import Database, is_absent
+from orchestrator.ledger.lock import Owner
+from orchestrator.ledger.migration import checked_revision, known_revisions, upgrade
 from orchestrator.ledger.reading import LedgerReader
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, controller, metadata
 
@@ -43,26 +44,37 @@ def _rows(connection: Connection, name: str) -> Rows:
         yield dict(row._mapping)
 
 
+def check_fillable(url: str, revision: str, tables: Iterable[str]) -> None:
+    """Raises InputError if `filled` would refuse this now. Creates neither a file nor tables."""
+    _check_copy(revision, tables)
+    if is_absent(url):
+        return
+    with closing(Database(url)) as database:
+        _check_unowned(database)
+        with database.read() as connection:
+            _check_unused(connection, database)
+
+
+def controller_of(url: str) -> Owner | None:
+    """Who controls this database; None if nobody does. Creates neither a file nor tables."""
+    if is_absent(url):
+        return None
+    with closing(Database(url)) as database:
+        return takeover.owner(database)
+
+
 def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]]]) -> None:
     """Fills a database that nobody uses, all or nothing. The next takeover's number is above all others.
 
     Raises InputError if it has runs, schedules or notifications, if a controller runs, or if a newer version
     made the copy.
     """
-    if revision not in known_revisions():
-        raise InputError(
-            f"a newer version made this backup (its tables are {revision}, this version knows {REVISION}): "
-            "upgrade with `pip install -U accelerator-orchestrator`"
-        )
-    database = Database(url)
-    try:
-        if (owner := takeover.owner(database)) is not None:
-            raise InputError(
-                f"a controller of the ledger {database.shown} is running: {owner}. Restore into a home or "
-                "database that nobody uses"
-            )
+    _check_copy(revision, tables)
+    with closing(Database(url)) as database:
+        _check_unowned(database)
         with database.write() as connection:
-            _check_empty(connection, database)
+            _check_unused(connection, database)
+            _empty(connection)
             upgrade(connection, revision)
             for name in reversed(_ordered(tables)):
                 connection.execute(delete(table(name)))
@@ -72,8 +84,6 @@ def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]
             connection.execute(update(controller).values(fence=controller.c.fence + FENCE_MARGIN, pid=0))
             if database.path is None:
                 connection.execute(text(_NEXT_NUMBER))
-    finally:
-        database.close()
 
 
 _NEXT_NUMBER = """
@@ -82,27 +92,46 @@ _NEXT_NUMBER = """
 """
 
 
-def _ordered(tables: Iterable[str]) -> list[str]:
-    """Those that others refer to come first. Raises InputError for a table that is none of ours."""
-    order = [each.name for each in metadata.sorted_tables]
-    if strange := sorted(set(tables) - set(order)):
+def _check_copy(revision: str, tables: Iterable[str]) -> None:
+    if revision not in known_revisions():
+        raise InputError(
+            f"a newer version made this backup (its tables are {revision}, this version knows {REVISION}): "
+            "upgrade with `pip install -U accelerator-orchestrator`"
+        )
+    if strange := sorted(set(tables) - set(metadata.tables)):
         raise InputError(f"the backup has tables that are not ours: {', '.join(strange)}")
-    return [name for name in order if name in set(tables)]
 
 
-def _check_empty(connection: Connection, database: Database) -> None:
-    found = set(inspect(connection).get_table_names())
-    if VERSION_TABLE not in found:
+def _check_unowned(database: Database) -> None:
+    if (owner := takeover.owner(database)) is not None:
+        raise InputError(
+            f"a controller of the ledger {database.shown} is running: {owner}. Restore into a home or "
+            "database that nobody uses"
+        )
+
+
+def _check_unused(connection: Connection, database: Database) -> None:
+    if checked_revision(connection, database.shown) is None:
         return
+    found = set(inspect(connection).get_table_names())
     for name in _IN_USE:
         if name in found and connection.execute(select(func.count()).select_from(table(name))).scalar():
             raise InputError(
                 f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
                 "that nothing is overwritten"
             )
+
+
+def _empty(connection: Connection) -> None:
+    found = set(inspect(connection).get_table_names())
     for name in (*(each.name for each in reversed(metadata.sorted_tables)), VERSION_TABLE):
         if name in found:
             connection.execute(text(f"DROP TABLE {name}"))
+
+
+def _ordered(tables: Iterable[str]) -> list[str]:
+    """Those that others refer to come first."""
+    return [each.name for each in metadata.sorted_tables if each.name in set(tables)]
 
 
 def _insert(connection: Connection, name: str, rows: Iterable[dict[str, Any]]) -> None:

@@ -259,6 +259,8 @@ def test_a_home_store_in_the_home_is_told_or_included(tmp_path: Path) -> None:
     blob = tmp_path / "one" / "store" / "runs" / "a-run" / "blobs" / "abc"
     blob.parent.mkdir(parents=True)
     blob.write_text("weights")
+    (tmp_path / "one" / "store" / "tables").mkdir()
+    (tmp_path / "one" / "store" / "tables" / "strange.jsonl").write_text("none of the ledger's")
     [note] = client.backups.write(tmp_path / "a.tar.gz").notes
     assert "--checkpoints" in note
     whole = client.backups.write(tmp_path / "b.tar.gz", checkpoints=True)

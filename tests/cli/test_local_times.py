@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from orchestrator.cli.local_times import localised, zone_of
-from orchestrator.cli.running import run
+from orchestrator.cli.running import LOCAL, run
 from orchestrator.clock import utc_text
 from orchestrator.core.event import Deferred, Slept, Submitted
 from orchestrator.core.wording import date
@@ -18,6 +19,13 @@ from tests.core.runs import NOW, RUN, job
 
 BERLIN = ZoneInfo("Europe/Berlin")
 WINTER, SUMMER = 1_795_611_603.0, 1_782_910_800.0  # 25 November 13:00:03Z, 1 July 13:00Z
+
+
+def test_the_page_lists_the_commands_with_local_times() -> None:
+    page = (Path(__file__).resolve().parents[2] / "docs" / "planning.md").read_text("utf-8")
+    told = page[page.index("So are those of ") : page.index("All name their")]
+    said = {*re.findall(r"`([a-z]+)`", told), "plan"}
+    assert said == LOCAL
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_what_a_schedule_cannot_do_is_said_with_what_to_do(user: Caller) -> None
     assert "has no schedule" in user("submit", plain, "--now", "--dry-run", code=2).err
     for tried in ((), ("--dry-run",)):
         assert "has no deadline" in user("submit", job, "--deadline", "+3h", *tried, code=2).err
+    assert "has no deadline" in user("plan", job, "--deadline", "+3h", code=2).err
     error = json.loads(user("schedule", "run", "tiny", "--json", code=2).out)["error"]
     assert error["type"] == "InputError"
 

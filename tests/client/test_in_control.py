@@ -18,9 +18,20 @@ from orchestrator.ledger import Ledger
 
 
 class Away(Ledger):
-    """Does not answer at first, as a server that restarts."""
+    """Does not answer at first, as a server that restarts. `shared`: what it says of itself."""
 
-    failures = 0
+    failures = early_failures = 0
+    shared = False
+
+    @property
+    def is_shared(self) -> bool:
+        return self.shared
+
+    def alike(self) -> str:
+        if self.early_failures > 0:
+            self.early_failures -= 1
+            raise Transient("the server closed the connection", backend="ledger", operation="read")
+        return super().alike()
 
     def live(self) -> tuple[RunRecord, ...]:
         if self.failures > 0:
@@ -79,6 +90,14 @@ def test_one_that_is_stopped_before_its_turn_leaves_as_what_it_is(
 ) -> None:
     bench.run(0, standby=standby)
     assert bench.said[-1] == f"{who} {os.getpid()} leaves"
+
+
+def test_a_standby_outlasts_a_server_that_goes_away_before_its_turn(bench: Bench) -> None:
+    bench.ledger.shared, bench.ledger.early_failures = True, 2
+    bench.run(1, standby=True)
+    assert bench.turns == 1
+    told = [each for each in bench.said if "does not answer" in each]
+    assert "standing by; the ledger does not answer, trying again: the server closed" in told[0]
 
 
 def test_a_controller_that_does_not_stand_by_tells_it(bench: Bench) -> None:

@@ -169,7 +169,7 @@ def test_a_job_with_a_schedule_is_planned_at_its_next_fire_as_if_it_were_registe
     """Nothing would start before the night, nor go on after it."""
     night = "schedule: {cron: '0 1 * * *', timezone: Europe/Berlin, mode: fresh, window: '22:00-01:30'}\n"
     (tmp_path / "job.yaml").write_text(JOB + night)
-    found = client(home).outlook(tmp_path / "job.yaml", deadline="+30d")
+    found = client(home).outlook(tmp_path / "job.yaml")
     asked, opens = found.asked, 1_790_031_600.0  # the next 01:00 in Berlin
     assert asked is not None
     assert (asked.run, asked.planned) == ("asked", opens)
@@ -198,6 +198,12 @@ def test_a_job_that_fires_in_months_is_planned_then(home: Path, tmp_path: Path, 
     with client(home) as registering, registering.ledgers.made() as ledger, ledger.take_over("test", now=NOW):
         registering.schedules.register(tmp_path / "job.yaml")
         assert registering.outlook().runs == (), "beyond the seven days"
+
+
+def test_a_deadline_that_no_submit_of_the_job_accepts_is_not_judged(home: Path, tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(NIGHTLY)
+    with pytest.raises(InputError, match=r"job\.yaml has a schedule, which has no deadline"):
+        client(home).outlook(tmp_path / "job.yaml", deadline="+30d")
 
 
 def test_a_run_whose_slices_have_no_known_end_says_so_instead_of_the_training_that_is_left(

@@ -146,8 +146,11 @@ def test_an_id_of_a_home_that_is_none_is_refused(tmp_path: Path) -> None:
     home = home_with_ids(tmp_path / "one")
     (tmp_path / "one" / "platforms" / "kaggle" / "home-id").write_bytes(b"\xff/../x")
     path = home.backups.write(tmp_path / "backup.tar.gz").path
+    client = Client(tmp_path / "two")
+    assert "id of this home on kaggle" in client.backups.restore(path, dry_run=True).refused
     with pytest.raises(InputError, match="id of this home on kaggle"):
-        Client(tmp_path / "two").backups.restore(path)
+        client.backups.restore(path)
+    assert not (tmp_path / "two").exists()
 
 
 class Superseded(PosixPath):
@@ -177,16 +180,33 @@ class Other(NamedTuple):
     backup: Path
     client: Client
 
+    def refuses(self, words: str) -> None:
+        """A refused restore has changed nothing, and a dry run knows of it."""
+        home = self.client.home.path
+        before = contents(home)
+        assert words in self.client.backups.restore(self.backup, dry_run=True).refused
+        with pytest.raises(InputError) as caught:
+            self.client.backups.restore(self.backup)
+        assert words in str(caught.value)
+        assert contents(home) == before
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {each: each.read_bytes() for each in folder.rglob("*") if each.is_file()}
+
 
 @pytest.fixture
 def other(tmp_path: Path, postgresql: Server) -> Iterator[Other]:
-    with ledger_of(tmp_path) as ledger:
-        ledger.submit(Submitted(RUN, job(), NOW))
-    backup = Client(tmp_path).backups.write(tmp_path / "backup.tar.gz").path
-    (tmp_path / "second").mkdir()
-    (tmp_path / "second" / "url").write_text(postgresql.new_schema(f"other_{secrets.token_hex(4)}"))
-    (tmp_path / "second" / "config.yaml").write_text("database: file:url\n")
-    client = Client(tmp_path / "second")
+    first = home_with_ids(tmp_path / "first")
+    (tmp_path / "first" / "bundles").mkdir()
+    (tmp_path / "first" / "bundles" / "a").write_text("source")
+    backup = first.backups.write(tmp_path / "backup.tar.gz").path
+    home = tmp_path / "second"
+    (home / "platforms" / "kaggle").mkdir(parents=True)
+    (home / "platforms" / "kaggle" / "home-id").write_text("0123456789ab")
+    (home / "url").write_text(postgresql.new_schema(f"other_{secrets.token_hex(4)}"))
+    (home / "config.yaml").write_text("database: file:url\n")
+    client = Client(home)
     with client.ledgers.made() as ledger:
         yield Other(ledger, backup, client)
 
@@ -194,8 +214,7 @@ def other(tmp_path: Path, postgresql: Server) -> Iterator[Other]:
 def test_a_ledger_with_schedules_only_is_not_overwritten(other: Other) -> None:
     nightly = job(name="nightly", schedule=Recurrence("0 1 * * *"))
     other.ledger.schedules.add(Schedule("nightly", nightly, "home", NOW, NOW))
-    with pytest.raises(InputError, match="already has schedules"):
-        other.client.backups.restore(other.backup)
+    other.refuses("already has schedules")
     assert [each.name for each in other.ledger.schedules.all()] == ["nightly"]
 
 
@@ -204,15 +223,33 @@ def test_a_ledger_with_notifications_only_is_not_overwritten(other: Other) -> No
     other.ledger.notifications.post(
         addressed(notice, [Target("phone", frozenset(NoticeKind))], None, "nightly", "x")
     )
-    with pytest.raises(InputError, match="already has notifications"):
-        other.client.backups.restore(other.backup)
+    other.refuses("already has notifications")
 
 
 def test_a_ledger_whose_controller_runs_is_not_overwritten(other: Other) -> None:
-    with (
-        other.ledger.take_over("alive", now=NOW),
-        pytest.raises(InputError, match=r"is running: alive \(process"),
-    ):
-        other.client.backups.restore(other.backup)
+    with other.ledger.take_over("alive", now=NOW):
+        other.refuses("is running: alive (process")
     other.client.backups.restore(other.backup)
     assert other.client.run(RUN).record().run == RUN
+    ids = other.client.home.path / "platforms" / "kaggle"
+    assert (ids / "home-id").read_text() == "a1b2c3d4e5f6"
+    assert (ids / "home-id.before").read_text() == "0123456789ab"
+
+
+def test_the_database_that_the_backups_config_names_is_looked_at(other: Other, tmp_path: Path) -> None:
+    """And a controller of the old home is, which lies in PostgreSQL."""
+    backup = other.client.backups.write(tmp_path / "shared.tar.gz").path
+    (tmp_path / "third").mkdir()
+    (tmp_path / "third" / "url").write_text((other.client.home.path / "url").read_text())
+    other.ledger.submit(Submitted(RUN, job(), NOW))
+    other._replace(backup=backup, client=Client(tmp_path / "third")).refuses("already has runs")
+    fourth = Client(tmp_path / "fourth")
+    refused = fourth.backups.restore(backup, dry_run=True).refused
+    assert f"{backup}/config.yaml" in refused
+    assert "fourth/url cannot be read" in refused
+    (tmp_path / "fourth").mkdir()
+    (tmp_path / "fourth" / "config.yaml").write_text("database: sqlite:///mine.sqlite\n")
+    with other.ledger.take_over("alive", now=NOW):
+        other._replace(backup=backup, client=fourth).refuses("second is in use by a controller (alive")
+    assert fourth.backups.restore(backup, dry_run=True).refused == ""
+    assert [each.name for each in (tmp_path / "fourth").iterdir()] == ["config.yaml"]

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator import Client
 from orchestrator.cli.running import run as call
-from orchestrator.client import notifying
+from orchestrator.client import ScheduleRemoval, notifying
 from orchestrator.core.delivery import State
 from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
 from orchestrator.core.order import Outcome
@@ -264,6 +264,7 @@ def test_a_removed_schedule_leaves_its_runs_to_a_person(bench: Bench) -> None:
     before = bench.run()
     bench.ledger.append(before, [Slept(runs.NOW, "asleep")], due_at=None)
     done = schedules.remove("tiny")
+    assert isinstance(done, ScheduleRemoval)
     assert done.runs == (before.run,)
     assert schedules.all() == ()
     [*_, last] = bench.ledger.history(before.run)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configparser
 import os
 import plistlib
+import re
 import shlex
 import shutil
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from orchestrator.client import service
 from orchestrator.client.home import VARIABLE, Home
+from orchestrator.config import write_default
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
 from tests.waiting import wait_until
@@ -89,6 +91,35 @@ def test_no_password_gets_into_a_unit(tmp_path: Path, monkeypatch: pytest.Monkey
         assert "hunter2" not in str(caught.value)
     monkeypatch.setenv("ORCHESTRATOR_DATABASE", "postgresql://me@db/ledger")
     assert 'Environment="ORCHESTRATOR_DATABASE=postgresql://me@db/ledger"\n' in service.unit(Home(tmp_path))
+
+
+def test_a_database_that_the_config_names_is_not_kept_in_a_unit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The variable is used only if the config does not name a database, or names the variable."""
+    monkeypatch.setenv("ORCHESTRATOR_DATABASE", PASSWORDS[0])
+    config = tmp_path / "config.yaml"
+    for text in ("timezone: UTC", "database: env:ORCHESTRATOR_DATABASE", "# database: file:x", "a: [", ""):
+        config.write_text(text)
+        with pytest.raises(InputError, match="database: file:database-url"):
+            service.unit(Home(tmp_path))
+    for text in ("database: file:database-url", "database: sqlite:///other.sqlite", "database: env:OTHER"):
+        config.write_text(text)
+        assert "ORCHESTRATOR_DATABASE" not in service.unit(Home(tmp_path), standby=True)
+        assert b"hunter2" not in service.plist(Home(tmp_path))
+
+
+def test_the_config_that_init_writes_recommends_a_database_that_a_service_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_default(tmp_path)
+    recommended = re.search(r"set (database: \S+)", (tmp_path / "config.yaml").read_text())
+    assert recommended is not None
+    (tmp_path / "config.yaml").write_text(recommended[1])
+    (tmp_path / "database-url").write_text(PASSWORDS[0])
+    monkeypatch.setenv("ORCHESTRATOR_DATABASE", PASSWORDS[0])
+    assert Home(tmp_path).database().endswith("me:hunter2@db/ledger")
+    assert "hunter2" not in service.unit(Home(tmp_path), standby=True)
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="this machine has no systemd-analyze")
