@@ -98,6 +98,7 @@ def _registration_json(done: Registration) -> dict[str, object]:
         "run": _run_name(done) or None, "fire": done.fire,
         "not_fired": done.not_fired or None, "verdict": done.plan.verdict,
         "leaves": shown.document(done.plan), "controller_started": done.controller_started,
+        "warnings": done.warnings,
     }  # fmt: skip
 
 

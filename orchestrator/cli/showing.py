@@ -219,7 +219,7 @@ def _turn_text(record: RunRecord, route: Route | None) -> str:
         offer = route.chosen.offer
         return f"for its next session: {offer.platform}/{offer.accelerator} is free"
     slot = any(each.until.kind is UntilKind.SLOT for each in route.rejections)
-    return "for a free slot" if slot else "for an offer that takes it: what is against each is below"
+    return "for a free slot" if slot else "for an offer to open; what is against each is below"
 
 
 def _show_route(call: Call, look: Look, route: Route, when: str) -> None:

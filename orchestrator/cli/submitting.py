@@ -133,7 +133,7 @@ def plan_json(found: Plan) -> dict[str, object]:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
         "claims": claims, "requirements_locked": found.requirements_locked,
-        "requirements": job.all_requirements, "leaves": shown.document(found),
+        "requirements": job.all_requirements, "leaves": shown.document(found), "warnings": found.warnings,
     }  # fmt: skip
 
 

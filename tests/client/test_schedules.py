@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,9 @@ def test_a_job_is_registered_once_and_launches_nothing(bench: Bench) -> None:
     assert bench.client.schedules.declared(bench.job())
 
 
-def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(bench: Bench) -> None:
+def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
     job = bench.job(more=", window: '00:59-01:01', catch_up: all")
     wanted = ["will never train", "several missed slices are one"]
     planned, done = bench.client.plan(job), bench.client.schedules.register(job)
@@ -86,6 +89,9 @@ def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(b
     assert asked is not None
     for warnings in (planned.warnings, done.warnings, asked.warnings):
         assert [sum(text in each for each in warnings) for text in wanted] == [1, 1], warnings
+    for words in (("plan", "--json"), ("submit", "--json")):
+        assert call(["--home", str(bench.user.home), *words, str(job)]) == 0
+        assert json.loads(capsys.readouterr().out)["warnings"] == list(done.warnings)
     assert bench.client.plan(bench.job()).warnings == ()
 
 
