@@ -44,6 +44,8 @@ def restore(call: Call) -> int:
     found = call.client.backups.restore(options.backup, dry_run=True, progress=_progress(call))
     if found.refused and not options.dry_run:
         raise InputError(found.refused)
+    for note in found.notes:  # before the question: it may be answered with another backup
+        call.out.remark(note)
     if options.dry_run or not (options.yes or _consents(call, found)):
         call.out.document({"restored": False, **vars(found), "home": str(found.home)})
         call.out.say(
@@ -55,7 +57,8 @@ def restore(call: Call) -> int:
     done = call.client.backups.restore(options.backup, progress=_progress(call))
     call.out.document({"restored": True, **vars(done), "home": str(done.home)})
     for note in done.notes:
-        call.out.remark(note)
+        if note not in found.notes:
+            call.out.remark(note)
     if done.revived:
         call.out.table(
             ("RUN", "PHASE", "STEP", "NOTES"),

@@ -6,14 +6,14 @@ from pathlib import Path
 
 from orchestrator.cli import following, hints, pulling, routing
 from orchestrator.cli import leaving as shown
-from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date
-from orchestrator.errors import InputError
+from orchestrator.errors import BackendError, InputError, OrchestratorError
 
 _OLD_SECRETS = (
     "taken from the running controller's environment; if you changed them, `orchestrator down` first"
@@ -25,6 +25,11 @@ def submit(call: Call) -> int:
     given, scheduled = call.options, call.client.schedules.declared(call.options.job)
     if given.now and not scheduled:
         raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
+    if given.output is not None and not given.follow:
+        raise InputError(
+            "-o says where --follow puts the checkpoint of the finished run: add --follow, or leave out -o "
+            f"and run `{call.command('pull', 'RUN', '-o', given.output)}` once it is done"
+        )
     if scheduled:
         from orchestrator.cli import scheduling
 
@@ -33,6 +38,8 @@ def submit(call: Call) -> int:
         from orchestrator.cli import outlooking
 
         return outlooking.plan(call)
+    if given.output is not None:
+        _check_output(given.output)
     if scheduled:
         return scheduling.submit(call)
     done = call.client.submit(
@@ -52,14 +59,40 @@ def submit(call: Call) -> int:
     return followed(call, done.run) if given.follow else Exit.OK
 
 
+def _check_output(output: str) -> None:
+    """Before the run is submitted: it may take days, and only then would -o turn out to be wrong."""
+    from orchestrator.client.pulling import check_target
+
+    try:
+        check_target(Path(output))
+    except InputError as error:
+        raise InputError(f"-o: {error}") from error
+
+
 def followed(call: Call, run: Run) -> int:
+    """Shows the run until it is over, and copies its newest checkpoint to -o or into the home."""
+    output = call.options.output
+
     def lay_out(record: RunRecord) -> Path:
         best = newest(record.accepted)
         assert best is not None
-        target = call.options.output or str(call.home.folders.result(run.name, best.ref.step))
-        return pulling.bring(call, run, target).folder
+        target = output or str(call.home.folders.result(run.name, best.ref.step))
+        try:
+            return pulling.bring(call, run, target).folder
+        except (InputError, OSError) as error:
+            if output is None:
+                raise
+            raise _not_laid_out(call, run, error) from error
 
     return following.follow(call, run, lay_out)
+
+
+def _not_laid_out(call: Call, run: Run, error: InputError | OSError) -> OrchestratorError:
+    again = call.command("pull", run.name, "-o", "DIR")
+    kind, why = (
+        (InputError, str(error)) if isinstance(error, InputError) else (BackendError, os_error_text(error))
+    )
+    return kind(f"{run.name} is done, but its checkpoint was not copied to -o: {why}. `{again}` copies it")
 
 
 def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:

@@ -309,7 +309,7 @@ class Adopting:
         generation = min(record.generation + GENERATIONS_UNKNOWN, bounds.GENERATION_MAX - 1)
         event = Adopted(now, "restored from a backup", generation, record.accepted, record.adoptions + 1,
                         record.micro_batch_caps, _here())  # fmt: skip
-        told = f"its store says nothing of it{f' ({why})' if why else ''}: it goes on from the backup's state"
+        told = f"its store says nothing of it{f' ({why})' if why else ''}: what the backup says of it counts"
         return _revived(record, event, ledger), [told]
 
     def _both(self, record: RunRecord, told: Deposit) -> tuple[Accepted, ...]:

@@ -15,7 +15,7 @@ import socket
 import tarfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import IO, Any, cast
@@ -27,7 +27,7 @@ from orchestrator.client.home import Home
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
 from orchestrator.errors import BackendError, InputError
-from orchestrator.files import draft_file
+from orchestrator.files import Draft, draft_file
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID, IMAGES, INPUTS, PLATFORMS
 from orchestrator.ledger.portable import exported
 from orchestrator.ledger.tables import REVISION
@@ -39,6 +39,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 TABLES = "tables"
 STORES = "stores"
+SUFFIX = ".tar.gz"
 SPOOL_BYTES = 16 * 1024 * 1024  # of a table; a larger one waits in a temporary file
 MANIFEST_BYTES_MAX = 256 * 1024 * 1024  # a million files
 _READ_BYTES = 1 << 20
@@ -81,7 +82,12 @@ def back_up(
     now = clock.now()
     if target.is_dir():
         stamp = utc_text(now).replace(" ", "-").replace(":", "")
-        target /= f"orchestrator-backup-{stamp}.tar.gz"
+        target /= f"orchestrator-backup-{stamp}{SUFFIX}"
+    elif not target.name.endswith(SUFFIX):  # a folder that is missing, such as one that is not mounted
+        raise InputError(
+            f"there is no folder {target}, and a backup's name ends with {SUFFIX}: create the folder, or "
+            f"name the file {target.name}{SUFFIX}"
+        )
     if not target.parent.is_dir():
         raise InputError(f"{target.parent} is not a folder: create it, or name another file")
     ledger = home.existing_ledger()
@@ -89,7 +95,7 @@ def back_up(
         raise InputError(f"there is nothing to back up in {home.path}: it has no ledger yet")
     replaced = earlier(target)
     notes: list[str] = []
-    with ledger, draft_file(target.parent) as draft:
+    with ledger, _draft(target) as draft:
         with draft.stream() as stream, tarfile.open(fileobj=stream, mode="w:gz", compresslevel=3) as tar:
             writing = _Writing(tar)
             with exported(ledger) as tables:
@@ -108,6 +114,19 @@ def back_up(
         verified(draft.path)
         draft.replace(target)
     return BackUp(target, target.stat().st_size, runs, len(writing.members), tuple(notes), replaced)
+
+
+@contextmanager
+def _draft(target: Path) -> Iterator[Draft]:
+    """Raises InputError, which names the target and not the draft, if no file can be created there."""
+    with ExitStack() as stack:
+        try:
+            draft = stack.enter_context(draft_file(target.parent))
+        except OSError as error:
+            raise InputError(
+                f"{target} cannot be created ({error.strerror}): name a file or folder elsewhere"
+            ) from error
+        yield draft
 
 
 def _files(

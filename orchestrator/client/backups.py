@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.errors import InputError
+
 if TYPE_CHECKING:
     from orchestrator.client.backing_up import BackUp
     from orchestrator.client.client import Client
@@ -37,12 +39,15 @@ class Backups:
 
         `target`: the file, or a folder to put it in. It is verified before it gets its name, and then takes
         the place of an earlier backup there. `checkpoints`: include the stores that lie in the home. Raises
-        InputError if there is no ledger, or if another file has that name, and OSError or BackendError if the
-        file cannot be written or read back.
+        InputError if there is no ledger, if another file has that name, if it is neither a folder nor a name
+        that ends with .tar.gz, or if it cannot be created, and OSError or BackendError if the file cannot be
+        written or read back.
         """
         from orchestrator.client import backing_up
 
         path, say = Path(target).expanduser().absolute(), progress or _silent
+        if os.fspath(target).endswith(os.sep) and not path.is_dir():
+            raise InputError(f"there is no folder {path}: create it first (mkdir -p)")
         return backing_up.back_up(
             self._client.home, self._client.clock, path, checkpoints=checkpoints, progress=say
         )

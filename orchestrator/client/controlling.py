@@ -144,7 +144,7 @@ class Controller:
         self.home.tighten()
         wired = Wired.from_home(self.home.path, self.clock)
         caution = warn or say
-        changes = ConfigChanges(self.home, self.clock, say, caution)
+        changes = ConfigChanges(self.home, wired.config, self.clock, say, caution)
         opened = self.home.ledger() if not standby else standing_by.opened(
             self.home.ledger, self.clock, lambda: stopped() or changes(), say
         )  # fmt: skip

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from orchestrator.catalog import expanded
 from orchestrator.client.checkpoints import best, gone, manifest
 from orchestrator.client.naming import local_names
 from orchestrator.clock import Clock
@@ -79,8 +81,8 @@ def bring(
     """Copies a checkpoint into `target`; with `wanted` None the newest intact one.
 
     A target that already holds exactly this checkpoint stays as it is. Raises InputError if it holds anything
-    else, or if there is no checkpoint; CorruptCheckpoint if the wanted one, or every one, fails, with a note
-    for each that failed before.
+    else or cannot be created, or if there is no checkpoint; CorruptCheckpoint if the wanted one, or every
+    one, fails, with a note for each that failed before.
     """
     ordered = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
     candidates = [wanted] if wanted is not None else ordered
@@ -88,7 +90,7 @@ def bring(
         raise InputError(f"{record.run} has no checkpoint yet")
     skipped: list[str] = []
     for candidate in candidates:
-        folder = (target or Path(f"{record.run}-step-{candidate.ref.step}")).expanduser().absolute()
+        folder = _place(target or Path(f"{record.run}-step-{candidate.ref.step}"))
         try:
             found = _bring_one(store, record.run, candidate, folder, clock, progress)
         except (CorruptCheckpoint, NotFound) as error:
@@ -100,6 +102,41 @@ def bring(
             ref, proved = candidate.ref, bool(candidate.sha256)
             return Pulled(record.run, ref.name, ref.step, folder, tuple(skipped), _renamed(found), proved)
     raise AssertionError("the last candidate is returned or raises")
+
+
+def check_target(target: Path) -> None:
+    """Raises InputError if no checkpoint of a new run could be copied there: the folder exists, or cannot be
+    created. Leaves nothing behind."""
+    folder = _place(target)
+    if os.path.lexists(folder):
+        raise InputError(f"{folder} exists: give a folder that does not exist yet, or move it away")
+    near = next(each for each in folder.parents if os.path.lexists(each))
+    with _draft(folder, near):
+        pass
+
+
+def _place(target: Path) -> Path:
+    try:
+        return expanded(target).absolute()
+    except ValueError as error:
+        raise InputError(f"{target}: {error}") from error
+
+
+@contextlib.contextmanager
+def _draft(folder: Path, parent: Path) -> Iterator[Path]:
+    with contextlib.ExitStack() as stack:
+        with _creatable(folder):
+            draft = stack.enter_context(draft_folder(parent, mode=0o700))
+        yield draft
+
+
+@contextlib.contextmanager
+def _creatable(folder: Path) -> Iterator[None]:
+    """Turns an error into one that names the folder as it was given, and not its draft."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{folder} cannot be created ({error.strerror}): give another folder") from error
 
 
 def _nothing_whole(
@@ -118,13 +155,14 @@ def _bring_one(
     store: Store, run: str, wanted: Accepted, folder: Path, clock: Clock, progress: Progressed | None
 ) -> Manifest:
     """Copies one checkpoint, unless the folder holds it already; returns its manifest."""
-    if folder.exists():
+    if os.path.lexists(folder):
         found = stored.read(store, run, wanted.name, wanted.sha256)
         if _is_same(folder, _here(found)):
             return found
         raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with draft_folder(folder.parent, mode=0o700) as parts, _told(parts, wanted.size, clock, progress):
+    with _creatable(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    with _draft(folder, folder.parent) as parts, _told(parts, wanted.size, clock, progress):
         found = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
         stored.restore(parts, _here(found), folder)
     return found

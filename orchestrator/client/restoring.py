@@ -23,12 +23,16 @@ from orchestrator.client.adopting import Adopting
 from orchestrator.client.backing_up import Verified
 from orchestrator.client.home import Home
 from orchestrator.config import Config
+from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.lifecycle import Phase
+from orchestrator.core.run import RunRecord
 from orchestrator.errors import InputError, OrchestratorError, Transient
 from orchestrator.files import draft_folder, sync_folder, write_whole
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.portable import check_fillable, controller_of, filled
+from orchestrator.stores import checkpoints as manifests
+from orchestrator.stores.store import Store
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -40,8 +44,8 @@ _ID = re.compile(rb"[0-9a-f]{12,64}\s*")  # of a home on a platform
 
 @dataclass(frozen=True)
 class Revived:
-    """A run that was under way. `step`: of its newest checkpoint, at which it goes on. `notes`: what a
-    person should know."""
+    """A run that was under way. `step`: of its newest checkpoint, at which it goes on; None if the store has
+    none. `notes`: what a person should know."""
 
     run: str
     phase: Phase
@@ -244,9 +248,36 @@ def _revived(client: Client, ledger: Ledger, progress: Callable[[str], None]) ->
         progress(record.run)
         name = record.store or wired.config.home_store
         try:
-            adopting = Adopting(client, name, wired.store(name), ledger, named=True)
-            after, notes = adopting.revive(record, ledger)
+            store = wired.store(name)
+            after, notes = Adopting(client, name, store, ledger, named=True).revive(record, ledger)
+            step = _step(store, name, after, notes)
         except (OrchestratorError, OSError) as error:
             after, notes = Adopting.without_store(record, ledger, client.clock.now(), str(error))
-        step = max((each.ref.step for each in after.accepted), default=None)
+            step = _newest(after.accepted)
         yield Revived(after.run, after.standing, step, tuple(notes))
+
+
+def _step(store: Store, name: str, record: RunRecord, notes: list[str]) -> int | None:
+    """Where the run goes on: a backup without its store knows of checkpoints that are not here."""
+    newest = _newest(record.accepted)
+    if newest is None or record.phase.final:
+        return newest
+    ordered = sorted(record.accepted, key=lambda each: each.ref.step, reverse=True)
+    here = (each.ref.step for each in ordered if manifests.present(store, record.run, [each.name]))
+    try:
+        found = next(here, None)
+    except (OrchestratorError, OSError) as error:
+        notes.append(f"whether the store {name} has step {newest:,} is unknown: {error}")
+        return newest
+    if found is None:
+        notes.append(
+            f"step {newest:,} has no checkpoint here: bring what the old machine had in its store {name} (as "
+            "`backup --checkpoints` does for a store in the home) before a controller starts, or it is held"
+        )
+    elif found < newest:
+        notes.append(f"step {newest:,} has no checkpoint here: it goes on from step {found:,}")
+    return found
+
+
+def _newest(accepted: tuple[Accepted, ...]) -> int | None:
+    return max((each.ref.step for each in accepted), default=None)

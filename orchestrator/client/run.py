@@ -192,8 +192,8 @@ class Run:
 
         `step`: a number, "best" (by the job's own metric), or "latest" (the newest intact one). `progress` is
         called from another thread with the bytes copied so far and the total. Raises InputError if there is
-        no such checkpoint or the target holds something else, CorruptCheckpoint if none is intact, and the
-        same errors as `checkpoints`.
+        no such checkpoint, or if the target holds something else or cannot be created, CorruptCheckpoint if
+        none is intact, and the same errors as `checkpoints`.
         """
         from orchestrator.client import pulling
 

@@ -6,6 +6,8 @@ import gzip
 import hashlib
 import io
 import json
+import os
+import re
 import signal
 import sqlite3
 import tarfile
@@ -202,6 +204,29 @@ def test_a_backup_takes_the_place_of_an_earlier_one_only_and_says_which(tmp_path
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.tar.gz", "one"]
 
 
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("mnt", "there is no folder {0}/mnt, and a backup's name ends with .tar.gz: create the folder, or"),
+        ("mnt/", "there is no folder {0}/mnt: create it first"),
+        ("mnt.tar.gz/", "there is no folder {0}/mnt.tar.gz: create it first"),
+        ("/proc/x.tar.gz", "/proc/x.tar.gz cannot be created (No such file or directory): name a file or"),
+    ],
+)
+def test_a_target_that_is_no_folder_and_no_name_of_a_backup_is_refused(
+    tmp_path: Path, target: str, words: str
+) -> None:
+    """It would become a file that each night's backup overwrites."""
+    client = home_with_runs(tmp_path / "one")
+    with pytest.raises(InputError, match=re.escape(words.format(tmp_path))):
+        client.backups.write(os.path.join(tmp_path, target))  # noqa: PTH118 - a Path has no slash at its end
+    assert [each.name for each in tmp_path.iterdir()] == ["one"]
+    (tmp_path / "mnt").mkdir()
+    for each in ("mnt", "mnt/"):
+        made = client.backups.write(f"{tmp_path}/{each}")
+        assert made.path.parent == tmp_path / "mnt"
+
+
 def test_what_was_replaced_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -210,6 +235,19 @@ def test_what_was_replaced_is_said(
     for said in ("verified", "replaced the backup of 20"):
         assert running.run(("backup", str(tmp_path / "a.tar.gz"))) == 0
         assert said in capsys.readouterr().out
+
+
+def test_what_the_backup_left_out_is_said_before_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    client = home_with_runs(tmp_path / "one")
+    (tmp_path / "one" / "store").mkdir()
+    made = client.backups.write(tmp_path / "a.tar.gz")
+    monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "two"))
+    assert running.run(("restore", str(made.path))) == 0
+    said = capsys.readouterr()
+    assert "nothing was restored" in said.out
+    assert "--checkpoints includes them" in said.err
 
 
 def test_a_member_that_leads_outside_is_refused(tmp_path: Path) -> None:

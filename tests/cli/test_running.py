@@ -10,6 +10,7 @@ from pathlib import Path
 from random import Random
 from threading import Event
 
+from orchestrator import config
 from orchestrator.client.config_changes import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.ledger import Ledger
@@ -159,11 +160,11 @@ def test_up_runs_in_the_foreground_until_down(user: Caller) -> None:
 
 
 def test_a_config_is_taken_once_nobody_is_writing_it(tmp_path: Path) -> None:
-    """An editor empties the file before it writes. An empty file would be a valid config."""
+    """An editor empties the file before it writes."""
     told: list[str] = []
     clock, path = VirtualClock(), tmp_path / "config.yaml"
     path.write_text(CONFIG)
-    changed = ConfigChanges(Home(tmp_path), clock, told.append)
+    changed = ConfigChanges(Home(tmp_path), config.load(tmp_path), clock, told.append)
     path.write_text("")
     assert not changed()
     path.write_text(CONFIG.replace("process, session_seconds: 5", "proces"))

@@ -50,9 +50,10 @@ class Bench:
 
     def run(self, turns_max: int, *, until_idle: bool = False, standby: bool = False) -> None:
         home, clock = self.client.home, self.client.clock
-        changes = ConfigChanges(home, clock, self.said.append)
+        wired = self.client.wired()
+        changes = ConfigChanges(home, wired.config, clock, self.said.append)
         InControl(
-            home, clock, self.client.wired(), self.ledger, changes, lambda: self.turns >= turns_max,
+            home, clock, wired, self.ledger, changes, lambda: self.turns >= turns_max,
             lambda _record, _event: None, self.said.append, self.said.append,
         ).run(until_idle=until_idle, standby=standby)  # fmt: skip
 

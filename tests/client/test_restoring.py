@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PosixPath
@@ -14,6 +15,7 @@ from orchestrator import Client
 from orchestrator.client import Restored, backing_up
 from orchestrator.core.event import (
     Cancelled,
+    CheckpointAccepted,
     Completed,
     Event,
     GaveUp,
@@ -106,6 +108,29 @@ def test_what_the_store_was_told_before_the_backup_ends_nothing(houses: Houses, 
     assert record.phase is Phase.QUEUED
     _, done = restored(path, tmp_path / "third")
     assert [each.phase for each in done.revived] == [Phase.QUEUED]
+
+
+def test_a_run_whose_checkpoints_are_not_here_is_told(houses: Houses, tmp_path: Path) -> None:
+    """Neither the backup has them, nor the store of the new machine."""
+    path, _ = backed_up(houses)
+    (tmp_path / "shared").rename(tmp_path / "away")
+    client, done = restored(path, tmp_path / "third")
+    [found] = done.revived
+    assert (found.phase, found.step) == (Phase.RUNNING, None)
+    assert found.notes[-1].startswith("step 10 has no checkpoint here: bring what the old machine had")
+    assert found.notes[-1].endswith("or it is held")
+    assert not any("goes on" in each for each in found.notes)
+    assert [each.ref.step for each in client.run(RUN).record().accepted] == [10]
+
+
+def test_the_newest_checkpoint_that_is_here_counts(houses: Houses, tmp_path: Path) -> None:
+    houses.accept(20)
+    path, record = backed_up(houses, *(CheckpointAccepted(NOW, each) for each in houses.record.accepted[1:]))
+    shutil.rmtree(tmp_path / "shared" / "runs" / RUN / "checkpoints" / record.accepted[1].name)
+    _, done = restored(path, tmp_path / "third")
+    [found] = done.revived
+    assert found.step == 10
+    assert found.notes[-1] == "step 20 has no checkpoint here: it goes on from step 10"
 
 
 PLATFORMS = """
