@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import re
+import shlex
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pydantic import BaseModel
 
 from orchestrator import spec
+from orchestrator.cli import arguments
+from orchestrator.core.accelerators import catalogue
 from orchestrator.core.lifecycle import Kind, Phase
+from orchestrator.errors import InputError
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES
 from orchestrator.platforms.kaggle.options import KaggleOptions
@@ -87,6 +92,37 @@ def test_every_make_command_in_the_documents_exists() -> None:
             r"(?:`|^    )(?:[A-Z_]+=\S+ )*make ([a-z-]+)", document.read_text(encoding="utf-8"), re.M
         )
         assert set(named) <= targets, document
+
+
+def commands(text: str) -> Iterator[str]:
+    """Every `orchestrator …` in a document, in a block or within a sentence, without what a shell adds."""
+    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
+        yield from re.findall(r"^\s*(?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", block, re.MULTILINE)
+    plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
+    yield from re.findall(r"^    (?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", plain, re.MULTILINE)
+    yield from re.findall(r"`(orchestrator [^`#|&<>]+)", plain)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
+def test_every_command_is_one_that_can_be_typed(document: Path) -> None:
+    for command in commands(document.read_text(encoding="utf-8")):
+        words = shlex.split(re.sub(r"^(?:\w+=\S+ )+|[\[\]]", "", command))[1:]
+        given = arguments.parse(words) if not {"-h", "--help", "-V", "--version"} & {*words} else None
+        offers = getattr(given, "offer", None) or []
+        assert {re.split("[=:]", each)[1] for each in offers} <= {"ACCELERATOR", *catalogue}, command
+
+
+def test_a_command_that_cannot_be_typed_is_noticed() -> None:
+    text = "First `orchestrator backup`.\n\n    orchestrator replay --al  # all\n\n```\norchestrator p\n```\n"
+    found = [*commands(text)]
+    assert [each.strip() for each in found] == [
+        "orchestrator p",
+        "orchestrator replay --al",
+        "orchestrator backup",
+    ]
+    for command in found:
+        with pytest.raises(InputError):
+            arguments.parse(command.split()[1:])
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from orchestrator.cli import leaving, submitting
+from orchestrator.cli import health, leaving, submitting
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import GAP, Output
 from orchestrator.cli.timeline import Timeline, when, zone_text
@@ -37,6 +37,8 @@ def plan(call: Call) -> int:
         leaving.show(call.out, found.plan)
     call.out.say()
     call.out.say(call.out.paint("Nothing was launched.", "dim"))
+    if any(each is not found.asked for each in found.runs):
+        health.tell_absence(call, call.client.ledgers.owner())
     verdict = None if found.plan is None else found.plan.verdict
     return (
         {Verdict.NEVER: Exit.INPUT, Verdict.HUMAN: Exit.HUMAN}.get(verdict, Exit.OK) if verdict else Exit.OK
@@ -203,7 +205,7 @@ class _View:
         rows: list[tuple[str, ...]] = [
             (
                 (name if number == 1 else "") if named else str(number),
-                f"{hop.platform}/{hop.accelerator}", self._start_text(hop), span(hop.end - hop.start),
+                f"{hop.platform}/{hop.accelerator}", self._start_text(hop), self._takes_text(hop),
                 f"{hop.to_step:,}", _quota_text(hop), self._hop_cost(hop), hop.why_it_ends,
             )
             for number, hop in enumerate(run.hops, start=1)
@@ -216,6 +218,10 @@ class _View:
 
     def _start_text(self, hop: Hop) -> str:
         return "now" if hop.start <= self._found.at + 60.0 else self._when(hop.start)
+
+    def _takes_text(self, hop: Hop) -> str:
+        """How long it takes from its start on, or from now on if it runs already."""
+        return span(max(0.0, hop.end - max(hop.start, self._found.at)))
 
     def _hop_cost(self, hop: Hop) -> str:
         prices = self._found.prices
@@ -235,11 +241,14 @@ class _View:
     # --- The timeline -----------------------------------------------------------------------------------
 
     def timeline(self) -> None:
-        """One line for each run with sessions, and the meaning of the letters."""
+        """One line for each run with sessions, the meaning of the letters, and the zone of all times."""
         runs = [run for run in self._found.runs if run.hops][: RUNS_SHOWN + 1]
-        if not runs or self._out.as_json:
-            return
         out = self._out
+        if not runs or out.as_json:
+            if self._found.runs:  # the times above have a zone, too
+                out.say()
+                out.facts([("times", zone_text(self._found.at, self._zone))])
+            return
         width = min(max(len(self._name(run)) for run in runs), NAME_WIDTH if self._width >= MIDDLE else 14)
         line = Timeline([run.hops for run in runs], self._found.at, self._width - width - len(GAP))
         out.say()

@@ -83,7 +83,7 @@ def submit(call: Call) -> int:
         call.out.remark(warning)
     if follows and run is not None:
         return followed(call, run)
-    _next_commands(call, status.name)
+    _next_commands(call, status.name, paused=status.state == "paused")
     return Exit.OK
 
 
@@ -98,11 +98,12 @@ def _registration_json(done: Registration) -> dict[str, object]:
         "run": _run_name(done) or None, "fire": done.fire,
         "not_fired": done.not_fired or None, "verdict": done.plan.verdict,
         "leaves": shown.document(done.plan), "controller_started": done.controller_started,
+        "warnings": done.warnings,
     }  # fmt: skip
 
 
-def _next_commands(call: Call, name: str) -> None:
-    words = (("show", name), ("run", name), ("pause", name))
+def _next_commands(call: Call, name: str, *, paused: bool) -> None:
+    words = (("show", name), ("run", name), ("resume" if paused else "pause", name))
     call.out.say()
     call.out.facts(("next", call.command("schedule", *each)) for each in words)
 
@@ -171,6 +172,7 @@ def _next(call: Call) -> int:
         return Exit.OK
     rows = [(each.name, _local(each, each.planned), _local(each, each.window_end)) for each in found]
     call.out.table(("SCHEDULE", "FIRES", "WINDOW CLOSES"), rows)
+    _warn_of_absence(call)
     return Exit.OK
 
 
@@ -296,10 +298,14 @@ def _fire_text(fire: Fire, zone: str) -> str:
 
 
 def _tell_absence(call: Call, found: tuple[ScheduleStatus, ...]) -> None:
+    if any(each.state == "active" for each in found):
+        _warn_of_absence(call)
+
+
+def _warn_of_absence(call: Call) -> None:
     from orchestrator.cli import health
 
-    if any(each.state == "active" for each in found):
-        health.tell_absence(call, call.client.ledgers.owner())
+    health.tell_absence(call, call.client.ledgers.owner())
 
 
 def _status_json(status: ScheduleStatus) -> dict[str, object]:

@@ -12,7 +12,7 @@ from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
-from orchestrator.core.offer import Route
+from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, date, size_text
 
@@ -198,7 +198,8 @@ def why(call: Call) -> int:
         out.say(f"\nIt is {record.reason}")
     elif record.phase is Phase.QUEUED:
         until = story.until_text(record.until, call.clock.now())
-        out.say(f"\nIt waits{until}: {record.reason or 'for its first decision'}")
+        told = record.waiting_reason(call.clock.now())
+        out.say(f"\nIt waits{until}: {told}" if told else f"\nIt waits {_turn_text(record, routing.now)}")
     if routing.now is not None:
         _show_route(call, found, routing.now, "now")
     elif routing.decided is not None and routing.decided_at is not None:
@@ -210,9 +211,20 @@ def why(call: Call) -> int:
     return Exit.OK
 
 
+def _turn_text(record: RunRecord, route: Route | None) -> str:
+    """What a run waits for that is in nobody's way but has no session."""
+    if route is None or (not record.generation and not record.reason):
+        return "for its first decision"
+    if route.chosen is not None:
+        offer = route.chosen.offer
+        return f"for its next session: {offer.platform}/{offer.accelerator} is free"
+    slot = any(each.until.kind is UntilKind.SLOT for each in route.rejections)
+    return "for a free slot" if slot else "for an offer to open; what is against each is below"
+
+
 def _show_route(call: Call, look: Look, route: Route, when: str) -> None:
     from orchestrator.cli import routing
-    from orchestrator.client.routing import claims
+    from orchestrator.client.routing import claims, rate_is_known
 
     record, sliced = look.record, look.in_slices
     rows: list[tuple[str, str]] = []
@@ -222,7 +234,11 @@ def _show_route(call: Call, look: Look, route: Route, when: str) -> None:
         rows += routing.losses_fact(route.chosen, record.job)
     else:
         rows.append(("route", f"none ({when})"))
-    rows += [("plan", IN_SLICES)] if sliced else routing.plan_fact(route, call.clock.now())
+    measured = route.chosen is None or rate_is_known(route.chosen, record.job)
+    if sliced:
+        rows += [("plan", IN_SLICES)] if measured else []
+    else:
+        rows += routing.plan_fact(route, call.clock.now())
     rows += [("possible", routing.choice_text(choice, record.job, sliced=sliced)) for choice in route.others]
     rows += [("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in claims(record.job)]
     rows += [("in force", rule) for rule in route.rules]

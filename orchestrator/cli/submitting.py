@@ -166,7 +166,7 @@ def plan_json(found: Plan) -> dict[str, object]:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
         "claims": claims, "requirements_locked": found.requirements_locked,
-        "requirements": job.all_requirements, "leaves": shown.document(found),
+        "requirements": job.all_requirements, "leaves": shown.document(found), "warnings": found.warnings,
     }  # fmt: skip
 
 
@@ -174,6 +174,8 @@ def show_plan(call: Call, found: Plan) -> None:
     """Prints the estimate, the rules in force and every rejection."""
     job, route, out = found.job, found.route, call.out
     tell_unlocked(call, found)
+    for warning in found.warnings:
+        out.remark(warning)
     out.say(f"{out.paint(job.name, 'bold')}: {_size_text(job)}")
     out.say()
     chosen = [] if route.chosen is None else [

@@ -57,7 +57,8 @@ def whereabouts(look: Look) -> str:
         return record.reason
     if session is None:
         until = until_text(record.until, look.now)
-        return f"waits{until}: {record.reason}" if record.reason else f"waits{until or ' for a place to run'}"
+        told = record.waiting_reason(look.now)
+        return f"waits{until}: {told}" if told else f"waits{until or ' for a place to run'}"
     words = f"{short_session(session.name)} on {place(session.order)}"
     if record.phase is Phase.PREPARING and look.preparing:
         words += f": {look.preparing}"

@@ -9,10 +9,14 @@ from zoneinfo import ZoneInfo
 from orchestrator.errors import InputError
 
 DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
-VALID = "`Fri 09:00`, `tomorrow 18:00`, `09:00`, `2026-11-27 09:00` (with Z or +01:00 if you like) or `+36h`"
+VALID = (
+    "`Fri 09:00`, `tomorrow 18:00`, `09:00`, `2026-11-27 09:00` (with Z or +01:00 if you like) or `+36h` "
+    "(m, h or d: minutes, hours or days)"
+)
 LETTERS_MIN = 3  # of a day's name
 YEARS_MAX = 10
-_IN = re.compile(r"\+ ?([0-9]+(?:\.[0-9]+)?) ?([mhd])")
+_IN = re.compile(r"([+-]) ?([0-9]+(?:\.[0-9]+)?) ?([mhd])")
+_NEAR = {"yesterday": -1, "today": 0, "tomorrow": 1}  # the first is always over, and told so
 _UNITS = {"m": 60.0, "h": 3600.0, "d": 86400.0}
 _CLOCK = re.compile(r"([01]?[0-9]|2[0-3])[:.]([0-5][0-9])")
 _DATED = re.compile(
@@ -61,7 +65,7 @@ def _told(at: float, zone: ZoneInfo) -> str:
 
 def _deadline(text: str, now: float, zone: ZoneInfo) -> float | None:
     if found := _IN.fullmatch(text):
-        return now + float(found[1]) * _UNITS[found[2]]
+        return now + float(f"{found[1]}{found[2]}") * _UNITS[found[3]]
     if dated := _DATED.fullmatch(text):
         return _dated(dated, zone)
     words = text.lower().split()
@@ -87,8 +91,8 @@ def _dated(given: re.Match[str], zone: ZoneInfo) -> float | None:
 def _next(day: str, hour: int, minute: int, local: datetime) -> float | None:
     """The next such time of day, on the named day if there is one."""
     offsets = range(8)
-    if day in ("today", "tomorrow"):
-        offsets = range(day == "tomorrow", 1 + (day == "tomorrow"))
+    if day in _NEAR:
+        offsets = range(_NEAR[day], _NEAR[day] + 1)
     elif day:
         named = [name for name in DAYS if len(day) >= LETTERS_MIN and name.startswith(day.rstrip("."))]
         if len(named) != 1:

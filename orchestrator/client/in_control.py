@@ -110,7 +110,7 @@ class InControl:
             # the config, a run that was held may be able to go on.
             if outdated or not until_idle or not self._anything_left(faulted):
                 break
-        who = "controller" if controlled else "standby"
+        who = "standby" if standby and not controlled else "controller"
         self.say(f"{who} {os.getpid()} {'restarts' if outdated else 'leaves'}")
         return outdated
 

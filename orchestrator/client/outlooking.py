@@ -95,7 +95,7 @@ def find(
         now = client.clock.now()
         running, waiting, left_out = _runs(ledger)
         asked = None if frozen is None else _asked(frozen.job, now, due)
-        fires, unkept = coming(_schedules(ledger, wired, asked), now)
+        fires, unkept = coming(_schedules(ledger, wired, asked), now, "" if asked is None else asked.schedule)
         jobs = {each.job.name: each.job for each in (*running, *waiting)}
         jobs |= {each.job.name: each.job for each in fires}
         if asked is not None:
@@ -130,7 +130,7 @@ def _frozen(
 def _plan(wired: Wired, market: Market, frozen: Frozen, asked: RunRecord, ledger: Ledger | None) -> Plan:
     route = market.route(asked, routing.measured(ledger, asked.job), thorough=True)
     assert route is not None, "every platform has answered, if only with an error"
-    return planning.planned(wired, frozen, route, ledger)
+    return planning.planned(wired, frozen, route, ledger, market.offers())
 
 
 def _due(run: Expected, deadline: float | None) -> Expected:

@@ -9,6 +9,7 @@ import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import route as routes
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
-from orchestrator.core.offer import Hop, Route, UntilKind
+from orchestrator.core.offer import Hop, Offer, Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import unknown
@@ -41,7 +42,7 @@ class Plan:
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
     home store. `unlocked`: why its requirements could not be locked; empty
-    if they are locked, or if there are none.
+    if they are locked, or if there are none. `warnings`: what its schedule says in vain, in sentences.
     """
 
     job: Job
@@ -52,6 +53,7 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -106,12 +108,15 @@ def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         frozen = freeze(parsed, Path(folder))
     with client.ledgers.existing() as ledger:
-        route = routing.route_of(wired, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
-        return planned(wired, frozen, route, ledger)
+        market = routing.market(wired, ledger)
+        route = routing.route_in(market, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
+        return planned(wired, frozen, route, ledger, market.offers())
 
 
-def planned(wired: Wired, frozen: Frozen, route: Route, ledger: Ledger | None) -> Plan:
-    """The plan of a frozen job with this route."""
+def planned(
+    wired: Wired, frozen: Frozen, route: Route, ledger: Ledger | None, offers: tuple[Offer, ...] = ()
+) -> Plan:
+    """The plan of a frozen job with this route. `offers`: all, for a job with a schedule."""
     job, measurements, now = frozen.job, routing.measured(ledger, frozen.job), wired.clock.now()
     known = route.chosen is None or routing.rate_is_known(route.chosen, job)
     return Plan(
@@ -123,7 +128,17 @@ def planned(wired: Wired, frozen: Frozen, route: Route, ledger: Ledger | None) -
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
+        _warnings(job, offers, now),
     )
+
+
+def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:
+    if job.schedule is None:
+        return ()
+    from orchestrator import cron
+    from orchestrator.core.pointless import FIRES, pointless
+
+    return pointless(job, tuple(islice(cron.planned_after(job.schedule, job.name, now), FIRES)), offers)
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:

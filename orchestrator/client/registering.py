@@ -210,14 +210,16 @@ def register(
     warnings = submitting.config_warnings(wired)
     planning.check_secrets(wired, parsed.job)
     with client.ledgers.made() as ledger:
-        route = routing.route_of(wired, ledger, RunRecord(parsed.job.name, parsed.job, client.clock.now()))
+        market = routing.market(wired, ledger)
+        route = routing.route_in(market, ledger, RunRecord(parsed.job.name, parsed.job, client.clock.now()))
         submitting.check_route(route)
         for secret in parsed.job.secrets:
             wired.secret(secret)
         frozen = planning.freeze(parsed, wired.folders.home)
-        plan = planning.planned(wired, frozen, route, ledger)
+        plan = planning.planned(wired, frozen, route, ledger, market.offers())
         at = client.clock.now()
         wanted = Schedule(parsed.job.name, frozen.job, wired.config.home_store, created_at=at, last=at)
+        warnings += plan.warnings
         warnings += _share(wired, ledger, wanted) if ledger.is_shared else ()
         what, changes = _tried(lambda: _put(ledger, wanted))
         fire, not_fired, under_way = None, "", ""

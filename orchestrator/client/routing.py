@@ -118,10 +118,14 @@ def fill(
 def route_of(wired: Wired, ledger: Ledger | None, record: RunRecord) -> Route:
     """Where the run would go now, in the place that the queue leaves it, and every reason against every other
     offer."""
-    found = market(wired, ledger)
-    openings, others = _place(found, ledger, record)
-    case = found.case(measured(ledger, record.job), openings, others)
-    route = found.judged(record, replace(case, thorough=True))
+    return route_in(market(wired, ledger), ledger, record)
+
+
+def route_in(market: Market, ledger: Ledger | None, record: RunRecord) -> Route:
+    """As `route_of`, in a market that every platform has answered."""
+    openings, others = _place(market, ledger, record)
+    case = market.case(measured(ledger, record.job), openings, others)
+    route = market.judged(record, replace(case, thorough=True))
     assert route is not None, "every platform has answered, if only with an error"
     return route
 

@@ -1,8 +1,8 @@
 """What fires to come ask of the calendar: a scene → an item for each run or slice that a schedule begins.
 
 Pure. Guesses how long each takes from the fastest offer alone: a slice begins where the one before is
-expected to end, and the overlap of a schedule is as if nobody else waited. Must never know what people are
-told of it.
+expected to end, and the overlap of a schedule is as if nobody else waited; only what is skipped is judged
+again once everything is laid out. Must never know what people are told of it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,34 @@ def scheduled(scene: Scene, present: Sequence[Item]) -> Iterable[Item]:
         item = lines[fire.schedule].item(fire)
         if item is not None:
             yield _cut(item, following.get((fire.schedule, fire.planned)))
+
+
+def skipped(items: Iterable[Item], ends: Mapping[str, float]) -> frozenset[str]:
+    """The fires that begin no run, because an earlier one of their schedule is still under way then: by what
+    was laid out, in `ends`. Of each schedule only those until the end of its first run that is in the way,
+    because without them the later ones come to lie earlier."""
+    found: set[str] = set()
+    schedules: dict[str, list[Item]] = {}
+    for item in items:
+        given = item.record.job.schedule
+        if given is not None and given.mode is Mode.FRESH and given.overlap is Overlap.SKIP:
+            schedules.setdefault(item.record.schedule, []).append(item)
+    for line in schedules.values():
+        busy, gone = -math.inf, set[str]()
+        for item in sorted(line, key=lambda each: (_fires_at(each), each.record.run)):
+            if _fires_at(item) < busy:
+                gone.add(item.record.run)
+            elif gone:
+                break
+            else:
+                busy = max(busy, ends.get(item.record.run, math.inf))
+        found |= gone
+    return frozenset(found)
+
+
+def _fires_at(item: Item) -> float:
+    """When the fire is planned; a run that is under way now was before all of them."""
+    return item.record.submitted_at if item.standing is Standing.SCHEDULED else -math.inf
 
 
 def done_at(scene: Scene, present: Sequence[Item], slower: float) -> Mapping[str, float]:
@@ -139,11 +167,14 @@ class _Line:
         return item
 
     def _takes(self, item: Item) -> tuple[int, float] | None:
-        """The step that is reached, and in how many seconds; None if the speed is unknown."""
+        """The step that is reached, and in how many seconds; None if that is unknown."""
         case = replace(self._scene.case, measurements=item.measurements)
         known = (from_then(each, item.starts, self._slower) for each in ways(item.record, case, item.starts))
-        found = fitting(tuple(known), item.starts, item.until)
+        possible = tuple(known)
+        found = fitting(possible, item.starts, item.until)
         best = min(found, key=lambda each: _lasts(each, each.need), default=None)
+        if best is None and possible:
+            return done_steps(item.record), math.inf  # its window has no room for a session
         if best is None or not best.rate.known:
             return None
         trains = min(best.need, best.longest - best.overhead) if item.sessions else best.need

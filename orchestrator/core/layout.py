@@ -64,6 +64,7 @@ class Layout:
     """The places of all runs, if every training is `slower` by so many standard deviations.
 
     `places`: of the runs that wait, or will, by name. `rests`: what remains of the sessions that run now.
+    `ends`: when each run is expected to be over, or its window closes; without those that go nowhere.
     """
 
     def __init__(self, scene: Scene, items: Sequence[Item], slower: float) -> None:
@@ -73,6 +74,7 @@ class Layout:
         self._stays = tuple(self._all_stays(items))
         queue = [waiting for item in items if (waiting := self._queued(item)) is not None]
         self.places = {each.waiting.record.run: each for each in self._placed(queue)}
+        self.ends = dict(self._all_ends(items))
 
     def _calendar(self) -> Calendar:
         return Calendar(self._scene.case.offers, self._stays, self._scene.now)
@@ -114,6 +116,20 @@ class Layout:
                 if not stray.ended:
                     until = stray.until or self._scene.now
                     yield Stay(stray.platform, stray.accelerator, stray.since, until)
+
+    def _all_ends(self, items: Sequence[Item]) -> Iterable[tuple[str, float]]:
+        for item in items:
+            run, session = item.record.run, item.record.session
+            place, rest = self.places.get(run), self.rests.get(run)
+            if place is not None and place.legs:
+                end = place.legs[-1].end
+            elif rest is not None:
+                end = rest.over_at
+            elif session is not None:
+                end = expected_stay(session, item.record.job.work.total, self._scene.now).end
+            else:
+                continue
+            yield run, end if item.until is None else min(end, item.until)
 
     def _queued(self, item: Item) -> Waiting | None:
         """The run in the queue: now, or when its session is over; None if it is not expected to be there."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core import itinerary as itineraries
 from orchestrator.core import slices
 from orchestrator.core.calendar import Opening
-from orchestrator.core.fires import done_at, replaced, scheduled
+from orchestrator.core.fires import done_at, replaced, scheduled, skipped
 from orchestrator.core.forecast import RANGE_Z, Rest, costs, forecast, measurement, view
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.itinerary import DONE, SOON_SECONDS, Way
@@ -28,11 +28,13 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.scene import Scene, Watched
 from orchestrator.core.speed import step_after
 
+SLOT = "it waits for a free slot"
 UNKNOWN = "its speed is unknown until its first session measures it"
 SLEEPS = "it goes on when its schedule wakes it"
 FURTHER = "it is not done within the fires that are laid out"
 NEEDLESS = "its run needs no further slice"
 NO_FIRE = "its schedule does not fire"
+TOO_SMALL = "its window leaves too little for set-up, some training and a save"
 SKIPPED = "an earlier run is under way at each of its fires"
 AT_ONCE_SECONDS = 60.0  # a session that begins so soon after the last one did not wait
 
@@ -102,6 +104,9 @@ def _laid_out(scene: Scene) -> tuple[list[Expected], Mapping[str, Slices]]:
     present = [replaced(scene, each) for each in (*_running(scene), *_waiting(scene))]
     items = [*present, *scheduled(scene, present)]
     middle = Layout(scene, items, 0.0)
+    while gone := skipped(items, middle.ends):
+        items = [each for each in items if each.record.run not in gone]
+        middle = Layout(scene, items, 0.0)
     early, late = (Layout(scene, items, z).starts for z in (-RANGE_Z, RANGE_Z))
     found = [_expected(scene, item, middle, early, late) for item in items]
     sliced = _slices(scene, present, found)
@@ -262,13 +267,13 @@ def _expected(
     if rest is not None and rest.samples <= 0:
         return replace(found, hops=present, forecast=forecast(item.view))
     if where is None or not where.legs:
-        return replace(found, hops=present, reason=_why_unknown(item))
+        return replace(found, hops=present, reason=_why_no_place(scene, item))
     openings = {(each.platform, each.accelerator): each for each in where.openings}
     planned = _itinerary(scene, item, where, openings)
     if planned is None:
-        return replace(found, hops=present, reason=_why_unknown(item))
+        return replace(found, hops=present, reason=_why_unknown(item, now))
     if not _known(where):
-        return replace(found, hops=present, reason=record.standing_reason or UNKNOWN)
+        return replace(found, hops=present, reason=_why_undated(item, where, now))
     hops = (*present, *planned.hops[: item.sessions or None])
     if item.sessions and hops[-1].why_it_ends != DONE:
         return replace(found, hops=hops, reason=SLEEPS)
@@ -392,8 +397,26 @@ def _known(place: Place) -> bool:
     return place.legs[0].way.rate.known
 
 
-def _why_unknown(item: Item) -> str:
+def _why_undated(item: Item, place: Place, now: float) -> str:
+    """Why a run of unknown speed has no dates, and what it waits for first."""
+    starts_later = place.legs[0].start > max(now, item.starts) + SOON_SECONDS
+    waits = item.record.waiting_reason(now) or (SLOT if starts_later else "")
+    return f"{waits}; {UNKNOWN}" if waits else UNKNOWN
+
+
+def _why_no_place(scene: Scene, item: Item) -> str:
+    """Why no session is expected for a run, which may be its window."""
+    record = item.record
+    if item.until is None or item.standing is Standing.RUNNING:
+        return _why_unknown(item, scene.now)
+    case = replace(scene.case, measurements=item.measurements)
+    known = [from_then(each, item.starts) for each in ways(record, case, scene.now)]
+    too_small = known and not fitting(known, item.starts, item.until)
+    return (record.waiting_reason(scene.now) or TOO_SMALL) if too_small else _why_unknown(item, scene.now)
+
+
+def _why_unknown(item: Item, now: float) -> str:
     """Why nothing more can be told of the run."""
     if item.standing is not Standing.RUNNING:
-        return item.record.standing_reason or "no offer is expected to open for it"
+        return item.record.waiting_reason(now) or "no offer is expected to open for it"
     return item.record.fault or (UNKNOWN if item.view is None else SLEEPS)

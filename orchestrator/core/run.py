@@ -49,6 +49,7 @@ from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Awaited, Phase, Wish, successor
 from orchestrator.core.notes import Notes
 from orchestrator.core.order import Order
+from orchestrator.core.pause import pausing
 from orchestrator.core.session import ClosedSession, Session, Stray
 
 DROPPED_MAX = 1000
@@ -139,6 +140,12 @@ class RunRecord:
     def standing_reason(self) -> str:
         """The reason for the phase that people see."""
         return self.fault or self.reason
+
+    def waiting_reason(self, now: float) -> str:
+        """What a queued run waits for, if it is more than its turn; else empty. Its `reason` may then be an
+        older one: how its last session ended."""
+        pauses = self.until is not None and pausing(now, self.paused_at, self.until)
+        return self.fault or (self.reason if self.asleep or self.deferred or pauses else "")
 
 
 # --- The fold -------------------------------------------------------------------------------------------

@@ -74,6 +74,12 @@ def leave_by(record: RunRecord, offer: Offer) -> float | None:
     return None if given is None or given.until is None else given.until - offer.traits.wall_margin_seconds
 
 
+def needed_seconds(offer: Offer) -> float:
+    """What a session there must have of a window to be worth it."""
+    traits = offer.traits
+    return traits.setup_seconds + traits.wall_margin_seconds + offer.wait_seconds + SESSION_SECONDS_MIN
+
+
 def worth(record: RunRecord, offers: Iterable[Offer], now: float) -> tuple[list[Offer], list[Rejection]]:
     """The offers on which what is left of the window is worth a session, and why not the others."""
     given = record.slice
@@ -83,9 +89,7 @@ def worth(record: RunRecord, offers: Iterable[Offer], now: float) -> tuple[list[
     short: list[Rejection] = []
     until = UNDATED if given.next_at is None else until_time(given.next_at)
     for offer in offers:
-        traits = offer.traits
-        needed = traits.setup_seconds + traits.wall_margin_seconds + offer.wait_seconds + SESSION_SECONDS_MIN
-        if given.until - now >= needed:
+        if given.until - now >= needed_seconds(offer):
             fit.append(offer)
             continue
         left = span(max(0.0, given.until - now))

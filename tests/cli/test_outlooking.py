@@ -131,6 +131,23 @@ def test_a_fire_to_come_is_told_with_its_local_time_and_waits_for_nothing_before
     assert re.match(r"a-l.*… Thu 00:00 {5,}\.+A+$", line), line
 
 
+def test_a_session_that_runs_takes_what_is_left_of_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = said(FOUND, 100, capsys, monkeypatch)
+    assert re.search(r"graphmer-50k-7f3kq2vd +kaggle/T4x2 +now +10\.0 h +20,000", text)
+    over = replace(MIXED, hops=(hop("kaggle/T4x2", -2.0, -0.1, 900),))
+    assert re.search(r"now +0 s", said(replace(FOUND, runs=(over,)), 100, capsys, monkeypatch))
+
+
+@pytest.mark.parametrize("runs", [(UNKNOWN,), (replace(ASKED, hops=()),), (MIXED,)])
+def test_the_zone_of_the_times_is_named_once_with_and_without_a_timeline(
+    runs: tuple[Expected, ...], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = said(replace(FOUND, runs=runs), 100, capsys, monkeypatch)
+    assert text.count("Europe/Berlin (CET)") == 1
+
+
 def test_a_plan_of_minutes_has_an_axis() -> None:
     line = Timeline([(hop("box/cpu", 0.0, 0.25, 1),)], NOW, 60)
     assert line.axis(BERLIN).count("|") >= 3

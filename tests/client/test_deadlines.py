@@ -70,9 +70,18 @@ def test_what_is_no_time_is_refused_with_what_is_valid(text: str) -> None:
         deadline(text, WEDNESDAY, BERLIN)
 
 
-@pytest.mark.parametrize("text", ["today 20:00", "2026-11-24", "+0h", "2020-01-01 00:00"])
+@pytest.mark.parametrize(
+    "text",
+    ["today 20:00", "2026-11-24", "+0h", "2020-01-01 00:00", "yesterday", "yesterday 9:00", "-3h"],
+)
 def test_a_time_that_is_over_is_refused(text: str) -> None:
     with pytest.raises(InputError, match="is over: it was at 20"):
+        deadline(text, WEDNESDAY, BERLIN)
+
+
+@pytest.mark.parametrize("text", ["+5s", "+3 hours", "+2w"])
+def test_units_that_are_none_are_refused_with_those_that_are(text: str) -> None:
+    with pytest.raises(InputError, match=r"m, h or d: minutes, hours or days"):
         deadline(text, WEDNESDAY, BERLIN)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -82,6 +83,14 @@ def test_a_standby_outlasts_a_server_that_goes_away_as_it_takes_over(bench: Benc
     assert bench.turns == 2
     [told] = [each for each in bench.said if "does not answer" in each]
     assert told.startswith("the ledger does not answer; standing by again: the server closed")
+
+
+@pytest.mark.parametrize(("standby", "who"), [(False, "controller"), (True, "standby")])
+def test_one_that_is_stopped_before_its_turn_leaves_as_what_it_is(
+    bench: Bench, standby: bool, who: str
+) -> None:
+    bench.run(0, standby=standby)
+    assert bench.said[-1] == f"{who} {os.getpid()} leaves"
 
 
 def test_a_standby_outlasts_a_server_that_goes_away_before_its_turn(bench: Bench) -> None:

@@ -216,6 +216,13 @@ def test_hostile_and_countless_names_stay_within_bounds() -> None:
     assert "\n evil" not in made.text().decode()
 
 
+def test_every_metric_that_is_served_is_in_the_table() -> None:
+    made = Families()
+    made.publish("one", Snapshot({each.name: {each.labels: 1.0} for each in families.TABLE}))
+    served = set(re.findall(r"^# TYPE (\w+) ", made.text().decode(), re.MULTILINE))
+    assert served == {families.PREFIX + each for each in (families.TICK, *(f.name for f in families.TABLE))}
+
+
 def test_every_metric_of_the_dashboard_exists() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     queries = [target["expr"] for panel in dashboard["panels"] for target in panel["targets"]]

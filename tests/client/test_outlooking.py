@@ -187,6 +187,19 @@ def test_a_job_with_a_schedule_is_planned_at_its_next_fire_as_if_it_were_registe
         assert (paused.hops, paused.reason) == ((), "its schedule does not fire")
 
 
+@pytest.mark.parametrize("mode", ["continue", "fresh"])
+def test_a_job_that_fires_in_months_is_planned_then(home: Path, tmp_path: Path, mode: str) -> None:
+    yearly = f"schedule: {{cron: '0 3 15 12 *', mode: {mode}}}\n"
+    (tmp_path / "job.yaml").write_text(JOB + yearly)
+    asked = client(home).outlook(tmp_path / "job.yaml").asked
+    assert asked is not None
+    assert asked.hops[0].start == 1_797_303_600.0  # 2026-12-15T03:00Z
+    assert asked.forecast is not None or asked.reason == "it is not done within the fires that are laid out"
+    with client(home) as registering, registering.ledgers.made() as ledger, ledger.take_over("test", now=NOW):
+        registering.schedules.register(tmp_path / "job.yaml")
+        assert registering.outlook().runs == (), "beyond the seven days"
+
+
 def test_a_deadline_that_no_submit_of_the_job_accepts_is_not_judged(home: Path, tmp_path: Path) -> None:
     (tmp_path / "job.yaml").write_text(NIGHTLY)
     with pytest.raises(InputError, match=r"job\.yaml has a schedule, which has no deadline"):

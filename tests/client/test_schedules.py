@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
+from orchestrator.cli.running import run as call
 from orchestrator.client import ScheduleRemoval, notifying
 from orchestrator.core.delivery import State
 from orchestrator.core.event import Cancelled, Completed, Slept, Unscheduled
@@ -75,6 +77,33 @@ def test_a_job_is_registered_once_and_launches_nothing(bench: Bench) -> None:
     again = bench.client.schedules.register(bench.job())
     assert (again.what, again.changes) == ("unchanged", ())
     assert bench.client.schedules.declared(bench.job())
+
+
+def test_what_a_schedule_says_in_vain_is_told_before_it_is_registered_and_then(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = bench.job(more=", window: '00:59-01:01', catch_up: all")
+    wanted = ["will never train", "several missed slices are one"]
+    planned, done = bench.client.plan(job), bench.client.schedules.register(job)
+    asked = bench.client.outlook(job).plan
+    assert asked is not None
+    for warnings in (planned.warnings, done.warnings, asked.warnings):
+        assert [sum(text in each for each in warnings) for text in wanted] == [1, 1], warnings
+    for words in (("plan", "--json"), ("submit", "--json")):
+        assert call(["--home", str(bench.user.home), *words, str(job)]) == 0
+        assert json.loads(capsys.readouterr().out)["warnings"] == list(done.warnings)
+    assert bench.client.plan(bench.job()).warnings == ()
+
+
+def test_what_to_do_next_about_a_paused_schedule_is_to_resume_it(
+    bench: Bench, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for paused in (False, True):
+        assert call(["--home", str(bench.user.home), "submit", str(bench.job(total=50 + paused))]) == 0
+        told = capsys.readouterr().out
+        assert (" resume tiny\n" in told) is paused
+        assert (" pause tiny\n" in told) is not paused
+        bench.client.schedules.pause("tiny")
 
 
 def test_an_edit_says_what_changed_and_keeps_history_and_pause(bench: Bench) -> None:

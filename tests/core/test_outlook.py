@@ -480,3 +480,20 @@ def test_a_job_with_a_schedule_that_is_asked_about_is_laid_out_in_its_slices() -
     [found] = outlook(Scene(NOW, Case((BOX,)), asked=(long,), coming=fires(long.job, 4.0)))
     assert len(found.hops) == 3
     assert found.reason == "it is not done within the fires that are laid out"
+
+
+def test_a_growing_run_that_waits_for_a_slot_is_not_told_how_its_last_session_ended() -> None:
+    """Its session was lost, and nothing is known of its speed: the slot is another run's."""
+    unknown = replace(nightly(9.0, Mode.CONTINUE), profiles=(("default", Profile(8, Precision.FP32)),))
+    lost = RunRecord("grows", unknown, NOW, generation=1, schedule="nightly", slice=Slice(NOW - 60.0),
+                     reason="it is out of reach on here of vm")  # fmt: skip
+    runs = alive("first", 5.0, BOX, since=HOUR)
+    scene = Scene(NOW, Case((BOX,)), (runs,), (lost,), watched={"first": seen(runs, 3600)})
+    slow = "its speed is unknown until its first session measures it"
+    assert by_run(scene)["grows"].reason == f"it waits for a free slot; {slow}"
+    assert by_run(replace(scene, running=()))["grows"].reason == slow
+    assert by_run(replace(scene, case=Case()))["grows"].reason == "no offer is expected to open for it"
+    known = replace(lost, job=nightly(9.0, Mode.CONTINUE))
+    assert hours_of(by_run(replace(scene, waiting=(known,)))["grows"]) == [("box", 4.0, 13.0)]
+    pauses = replace(lost, until=NOW + 60.0, paused_at=NOW, reason="lost (1 of 3 without progress)")
+    assert by_run(replace(scene, waiting=(pauses,)))["grows"].reason.startswith("lost (1 of 3")
