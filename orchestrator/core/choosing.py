@@ -107,10 +107,10 @@ def _stay_seconds(
 
 def _turn_seconds(others: int, elsewhere: bool, *, proven: bool) -> float:
     """How long a session without a limit stays. `elsewhere`: the run would be faster on another offer, which
-    may open. A run that has `proven` nothing may save only at its end."""
-    if proven:
-        return TURN_SECONDS if others else ALONE_SECONDS
-    return ALONE_SECONDS if others or elsewhere else math.inf
+    may open. A run that has `proven` nothing may save only at its end: for nobody it is not ended."""
+    if others:
+        return TURN_SECONDS
+    return ALONE_SECONDS if proven or elsewhere else math.inf
 
 
 def _waits(choice: Choice, best: Itinerary) -> Rejection:

@@ -44,6 +44,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, quota_text, span
 
+LONG_OUTAGE_SECONDS = 6 * 3600.0  # after which an offer is no longer expected back at the next try
 _OTHER_STORE = ("orchestrator init --help",)  # commands that add one
 
 
@@ -166,12 +167,12 @@ def _way(asked: _Question, offer: Offer, fit: Fit, against: Rejection | None) ->
 
 
 def _recovers_at(cooldown: Cooldown, until: float) -> float:
-    """When a session is expected to start there: an outage lasts as long again as it has lasted, and after a
-    refusal without a known reason, longer than until the offer is asked again."""
+    """When a session is expected to start there: when it is next tried, which is soon in a short outage. One
+    that has lasted long lasts as long again. When a refusal without a known reason passes, nobody knows."""
     if cooldown.refusals:
         return until + CAPACITY_SECONDS_MAX
     lasted = cooldown.since - cooldown.began_at if cooldown.began_at else 0.0
-    return max(until, cooldown.since + lasted)
+    return max(until, cooldown.since + lasted) if lasted >= LONG_OUTAGE_SECONDS else until
 
 
 def _reachable(record: RunRecord, case: Case) -> Sequence[Offer]:

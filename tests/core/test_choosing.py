@@ -59,8 +59,8 @@ def test_it_waits_for_a_much_faster_offer_that_opens_soon() -> None:
     ("hours", "lasted", "refusals", "goes_to"),
     [
         (0.3, 0.0, 0, None),
-        (0.7, 0.5 * HOUR, 0, None),
-        (0.7, 3 * HOUR, 0, "RTX3050"),  # for three more
+        (2.0, 5 * HOUR, 0, None),
+        (2.0, 7 * HOUR, 0, "RTX3050"),  # for seven more
         (0.3, 0.0, 1, "RTX3050"),  # who knows what that was
     ],
 )
@@ -109,7 +109,7 @@ def test_a_session_ends_when_a_faster_offer_opens() -> None:
 
 @pytest.mark.parametrize(
     ("saved", "others", "turn"),
-    [(True, 0, ALONE_SECONDS), (True, 3, TURN_SECONDS), (False, 0, None), (False, 3, ALONE_SECONDS)],
+    [(True, 0, ALONE_SECONDS), (True, 3, TURN_SECONDS), (False, 0, None), (False, 3, TURN_SECONDS)],
 )
 def test_on_the_own_machine_runs_take_turns(saved: bool, others: int, turn: float | None) -> None:
     """A run that never saved may save only at its end: nobody ends it for one who is not there."""
