@@ -62,6 +62,7 @@ class _Lane:
     until: float = 0.0  # left alone before
     failures: int = 0  # in a row
     ended: deque[float] = field(default_factory=lambda: deque(maxlen=BURST))  # the latest messages
+    rested: bool = False  # after many messages; what came meanwhile is gathered
     retried: float | None = None  # when a person last wanted it to be tried at once; once is enough
 
     def lift(self, retried: float) -> None:
@@ -242,9 +243,11 @@ class Notifier:
         while not self._leaving and not self._rests(lane):
             rows = self._notifications.due_of(target, self._clock.now(), ROWS_MAX)
             if not rows:
+                lane.rested = False
                 return
             if gathered := self._to_gather(lane, rows):
                 self._gather(gathered)
+                lane.rested = False
                 continue
             found = self._attempt(rows[0])
             if self._gone:
@@ -257,15 +260,14 @@ class Notifier:
         """Whether there were so many messages lately that the next ones are gathered first."""
         monotonic = self._clock.monotonic()
         if len(lane.ended) == BURST and monotonic - lane.ended[0] < BURST_SECONDS:
-            lane.until = lane.ended[0] + BURST_SECONDS
+            lane.until, lane.rested = lane.ended[0] + BURST_SECONDS, True
             return True
         return False
 
     def _to_gather(self, lane: _Lane, rows: Sequence[Row]) -> list[Row]:
         """The rows that become one message. What was tried before may have arrived, so it keeps its id."""
         fresh = [row for row in rows if row.attempts == 0 and isinstance(row.body, Notice)]
-        crowded = len(lane.ended) == BURST and self._clock.monotonic() - lane.ended[1] < BURST_SECONDS
-        return fresh if len(fresh) >= (2 if crowded else GATHERED_MIN) else []
+        return fresh if len(fresh) >= (2 if lane.rested else GATHERED_MIN) else []
 
     def _gather(self, rows: Sequence[Row]) -> None:
         told = [Outgoing(row.id, row.target, row.body) for row in rows if isinstance(row.body, Notice)]
