@@ -193,6 +193,13 @@ def _told_again(watched: Watched) -> bool:
     return len(watched.unforeseen) > 1
 
 
+def _two_scenes(watched: Watched) -> None:
+    """Two ticks, so far apart that each collects a scene."""
+    watched.foreseer.after_tick(watched.scenery)
+    watched.clock.advance(FORESEE_SECONDS + 1.0)
+    watched.foreseer.after_tick(watched.scenery)
+
+
 def test_a_scene_that_cannot_be_collected_is_told_and_left_out() -> None:
     def damaged(_job: str) -> tuple[Measurement, ...]:
         raise ValueError("a damaged row")
@@ -200,9 +207,7 @@ def test_a_scene_that_cannot_be_collected_is_told_and_left_out() -> None:
     watched = Watched(measurements=damaged)
     watched.happen(*running())
     with watched.foreseer.at_work():
-        watched.foreseer.after_tick(watched.scenery)
-        watched.clock.advance(FORESEE_SECONDS + 1.0)
-        watched.foreseer.after_tick(watched.scenery)
+        _two_scenes(watched)
     assert watched.unforeseen == ["collecting what forecasts need"] * 2
     assert watched.written == []
 
@@ -219,9 +224,7 @@ def test_a_ledger_that_does_not_answer_costs_a_scene_and_the_next_tick_says_so()
     watched = Watched(measurements=measurements)
     watched.happen(*running())
     with watched.foreseer.at_work():
-        watched.foreseer.after_tick(watched.scenery)
-        watched.clock.advance(FORESEE_SECONDS + 1.0)
-        watched.foreseer.after_tick(watched.scenery)
+        _two_scenes(watched)
         wait_until(lambda: watched.written, "a forecast")
     assert watched.unforeseen == []
 

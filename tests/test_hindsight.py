@@ -9,7 +9,6 @@ from functools import partial
 import pytest
 
 from orchestrator.core.event import Noted, Submitted
-from orchestrator.core.job import Mode, Window
 from orchestrator.core.offer import Offer, Quota, Traits, Unavailable, until_human, until_time
 from orchestrator.hindsight.comparing import Comparison, compare
 from orchestrator.hindsight.offering import SILENT_SECONDS, Offering, Setting, Use
@@ -21,7 +20,7 @@ from tests.core.runs import NOW, RUN, job
 from tests.months import HOUR, recorded_home, recording
 from tests.test_engine import Make, small
 from tests.test_reserving import BOX as ALONE
-from tests.test_reserving import MINUTE, daily, nightly, register
+from tests.test_reserving import MINUTE, nightly, register_growing
 
 __all__ = ["small"]  # a fixture
 
@@ -181,11 +180,7 @@ def test_a_quota_is_less_what_the_play_used_and_is_refreshed() -> None:
 
 def test_a_growing_run_sleeps_when_it_did(small: Make) -> None:
     world = small(box=ALONE)
-    opens = world.clock.now() + 10 * MINUTE
-    opens -= opens % MINUTE
-    minute = int(opens % 86400 // 60)
-    window = Window(minute, (minute + 60) % (24 * 60))
-    register(world, daily(opens, mode=Mode.CONTINUE, window=window), 2.5)
+    opens = register_growing(world, 10 * MINUTE, 1, 2.5)
     assert world.until(lambda: nightly(world) != "", HOUR, 60.0)
     run = nightly(world)
     assert world.until(lambda: world.record(run).phase.final, 4 * DAY, 60.0)

@@ -50,6 +50,16 @@ def register(world: Small, recurrence: Recurrence, hours: float) -> None:
     world.ledger.schedules.add(Schedule("nightly", nightly, "home", now, now))
 
 
+def register_growing(world: Small, after: float, window_hours: float, hours: float) -> float:
+    """One run that trains every day in a window, which opens in so many seconds. Returns when it opens."""
+    opens = world.clock.now() + after
+    opens -= opens % MINUTE
+    minute = int(opens % 86400 // 60)
+    window = Window(minute, int(minute + window_hours * 60) % (24 * 60))
+    register(world, daily(opens, mode=Mode.CONTINUE, window=window), hours)
+    return opens
+
+
 def session(world: Small, run: str) -> Session | None:
     return world.record(run).session
 
@@ -114,11 +124,7 @@ def test_nothing_starts_just_before_a_fire_and_the_fire_goes_first(small: Make) 
 def test_a_growing_run_has_its_window_to_itself(small: Make) -> None:
     """Its work is the most by far, so without its place it would be the last in the queue."""
     world = small(box=BOX)
-    opens = world.clock.now() + 20 * MINUTE
-    opens -= opens % MINUTE
-    minute = int(opens % 86400 // 60)
-    window = Window(minute, (minute + 6 * 60) % (24 * 60))
-    register(world, daily(opens, mode=Mode.CONTINUE, window=window), 500)
+    register_growing(world, 20 * MINUTE, 6, 500)
     for number in range(3):
         world.submit(f"other-{number}", **work(2))
     assert world.until(
@@ -136,11 +142,7 @@ def test_a_growing_run_has_its_window_to_itself(small: Make) -> None:
 def test_a_run_that_sleeps_takes_nobodys_place(small: Make) -> None:
     """Not even if it has less work left than the one that waits."""
     world = small(box=BOX)
-    opens = world.clock.now() + 5 * MINUTE
-    opens -= opens % MINUTE
-    minute = int(opens % 86400 // 60)
-    window = Window(minute, (minute + 60) % (24 * 60))
-    register(world, daily(opens, mode=Mode.CONTINUE, window=window), 5)
+    register_growing(world, 5 * MINUTE, 1, 5)
     assert world.until(lambda: nightly(world) != "" and starts(world, nightly(world)) != [], HOUR, step=10.0)
     assert world.until(lambda: world.record(nightly(world)).asleep, 2 * HOUR, step=30.0)
     world.submit("other", **work(10))

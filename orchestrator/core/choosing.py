@@ -6,7 +6,6 @@ that the queue leaves it. Must never know other runs.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
@@ -98,19 +97,13 @@ def _stay_seconds(
     elif first.why_it_ends in MAKES_ROOM:
         limits.append(length)
     if traits.session_seconds is None and chosen.offer.quota is None and traits.durable_mid_run:
-        best = fastest(ways)
+        best = fastest(ways)  # another offer may open on which the run would be faster
         elsewhere = best is not None and best.place != _place(chosen)
-        limits.append(_turn_seconds(others, elsewhere, proven=bool(record.accepted)))
-    shortest = min(limits, default=math.inf)
-    return shortest if shortest < math.inf else None
-
-
-def _turn_seconds(others: int, elsewhere: bool, *, proven: bool) -> float:
-    """How long a session without a limit stays. `elsewhere`: the run would be faster on another offer, which
-    may open. A run that has `proven` nothing may save only at its end: for nobody it is not ended."""
-    if others:
-        return TURN_SECONDS
-    return ALONE_SECONDS if proven or elsewhere else math.inf
+        if others:
+            limits.append(TURN_SECONDS)
+        elif record.accepted or elsewhere:  # a run that never saved may save only at its end
+            limits.append(ALONE_SECONDS)
+    return min(limits, default=None)
 
 
 def _waits(choice: Choice, best: Itinerary) -> Rejection:

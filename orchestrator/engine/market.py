@@ -127,7 +127,8 @@ class Market:
 
     def calendar(self) -> Calendar:
         """When the offers have room, as far as our own sessions are concerned."""
-        return Calendar(self._current, tuple(_stays(self._records, self.now)), self.now)
+        offers = self._current  # counts the records first
+        return Calendar(offers, tuple(_stays(self._records, self.now)), self.now)
 
     # --- Routing ----------------------------------------------------------------------------------------
 

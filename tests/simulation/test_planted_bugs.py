@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -25,8 +27,15 @@ from tests.simulation.play import play
 from tests.simulation.scheduled import ScheduledWorld
 from tests.simulation.shipping import ShippingWorld
 from tests.simulation.unreadable import UnreadableWorld
+from tests.simulation.world import World
 
 SEEDS = 120  # a planted bug must show in one of this many worlds; `first` is where it once did
+
+
+def look(check: checks.Check, first: int, make: Callable[[int, Path], World] = World) -> None:
+    """Asserts that the check finds something in one of the SEEDS worlds from `first` on."""
+    caught = any(play(seed, [check], 4, make) for seed in range(first, first + SEEDS))
+    assert caught, f"{check.__name__} caught nothing"
 
 
 @pytest.mark.parametrize(
@@ -83,8 +92,7 @@ def test_a_planted_bug_is_caught(
     plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    caught = any(play(seed, [check], hours=4) for seed in range(first, first + SEEDS))
-    assert caught, f"{check.__name__} caught nothing"
+    look(check, first)
 
 
 @pytest.mark.parametrize(
@@ -104,8 +112,7 @@ def test_a_planted_bug_in_shipping_is_caught(
     plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    caught = any(play(seed, [check], 4, ShippingWorld) for seed in range(first, first + SEEDS))
-    assert caught, f"{check.__name__} caught nothing"
+    look(check, first, ShippingWorld)
 
 
 @pytest.mark.parametrize(
@@ -119,8 +126,7 @@ def test_a_planted_bug_about_sessions_that_outlive_their_limits_is_caught(
     plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    caught = any(play(seed, [check], 4, OverlongWorld) for seed in range(first, first + SEEDS))
-    assert caught, f"{check.__name__} caught nothing"
+    look(check, first, OverlongWorld)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +138,7 @@ def test_a_planted_bug_about_sessions_that_nobody_can_read_is_caught(
 ) -> None:
     plant(monkeypatch)
     check = uplinks.what_does_not_ship_is_not_ended_unasked
-    assert any(play(seed, [check], 4, UnreadableWorld) for seed in range(first, first + SEEDS))
+    look(check, first, UnreadableWorld)
 
 
 @pytest.mark.parametrize(
@@ -149,8 +155,7 @@ def test_a_planted_bug_in_schedules_is_caught(
     plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plant(monkeypatch)
-    caught = any(play(seed, [check], 4, ScheduledWorld) for seed in range(first, first + SEEDS))
-    assert caught, f"{check.__name__} caught nothing"
+    look(check, first, ScheduledWorld)
 
 
 def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
