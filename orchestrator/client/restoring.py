@@ -30,7 +30,7 @@ from orchestrator.errors import InputError, OrchestratorError, Transient
 from orchestrator.files import draft_folder, sync_folder, write_whole
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.portable import check_fillable, controller_of, filled
+from orchestrator.ledger.portable import check_fillable, controller_of, filled, is_used
 from orchestrator.stores import checkpoints as manifests
 from orchestrator.stores.store import Store
 
@@ -112,7 +112,8 @@ def _check(client: Client, path: Path, found: Verified) -> None:
     """Raises InputError for a home or database that is in use, while the controller of the old home runs
     here, and for a backup with what is none of ours. Changes nothing."""
     home = client.home
-    if (home.path / LEDGER).exists():
+    ledger = home.path / LEDGER
+    if ledger.exists() and is_used(f"sqlite:///{ledger}"):
         raise InputError(
             f"{home.path} already has a ledger: restore into an empty home (--home DIR), so that nothing is "
             "overwritten"

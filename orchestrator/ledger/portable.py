@@ -55,6 +55,13 @@ def check_fillable(url: str, revision: str, tables: Iterable[str]) -> None:
             _check_unused(connection, database)
 
 
+def is_used(url: str) -> bool:
+    """Whether this database has anything of a ledger that somebody uses. One that a killed restore began has
+    nothing. Raises InputError for a file that is no database."""
+    with closing(Database(url)) as database, database.read() as connection:
+        return next(_used(connection), None) is not None
+
+
 def controller_of(url: str) -> Owner | None:
     """Who controls this database; None if nobody does. Creates neither a file nor tables."""
     if is_absent(url):
@@ -113,13 +120,19 @@ def _check_unowned(database: Database) -> None:
 def _check_unused(connection: Connection, database: Database) -> None:
     if checked_revision(connection, database.shown) is None:
         return
+    if (name := next(_used(connection), None)) is not None:
+        raise InputError(
+            f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
+            "that nothing is overwritten"
+        )
+
+
+def _used(connection: Connection) -> Iterator[str]:
+    """The tables that tell that somebody uses the ledger."""
     found = set(inspect(connection).get_table_names())
     for name in _IN_USE:
         if name in found and connection.execute(select(func.count()).select_from(table(name))).scalar():
-            raise InputError(
-                f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
-                "that nothing is overwritten"
-            )
+            yield name
 
 
 def _empty(connection: Connection) -> None:

@@ -178,6 +178,20 @@ def test_an_id_of_a_home_that_is_none_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "two").exists()
 
 
+@pytest.mark.parametrize(("left", "refused"), [(b"", False), (b"no ledger, but somebody's", True)])
+def test_a_restore_that_was_killed_can_be_made_again(tmp_path: Path, left: bytes, refused: bool) -> None:
+    """It may have left an empty ledger. Anything else may be somebody's."""
+    path = home_with_ids(tmp_path / "one").backups.write(tmp_path / "backup.tar.gz").path
+    (tmp_path / "two").mkdir()
+    ledger = tmp_path / "two" / "ledger.sqlite"
+    ledger.write_bytes(left)
+    client = Client(tmp_path / "two")
+    assert ("not an SQLite database" in client.backups.restore(path, dry_run=True).refused) is refused
+    if not refused:
+        client.backups.restore(path)
+    assert (ledger.read_bytes() == left) is refused
+
+
 class Superseded(PosixPath):
     """A file that another one takes the place of just after it was opened, as `inputs` of a live home."""
 
