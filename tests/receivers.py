@@ -21,7 +21,7 @@ from typing import Any
 LOSE = "closes the connection once it has read everything"
 HANG = "never answers"
 DRIP = "sends its status one byte at a time, without end"
-Item = int | str | tuple[int, dict[str, str]] | Callable[[], None]
+Item = int | str | tuple[int, dict[str, str]] | threading.Event | Callable[[], None]
 
 
 @dataclass
@@ -52,8 +52,8 @@ class Webhook:
 
 @contextmanager
 def webhook(*plan: Item) -> Iterator[Webhook]:
-    """A web server. An item is a status, a status with headers, one of the words above, or a function that is
-    called before the connection is closed without an answer."""
+    """A web server. An item is a status, a status with headers, one of the words above, an event that the
+    answer waits for, or a function that is called before the connection is closed without an answer."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -66,7 +66,10 @@ def webhook(*plan: Item) -> Iterator[Webhook]:
 
         def _answer(self, item: Item) -> None:
             self.close_connection = True
-            if callable(item):
+            if isinstance(item, threading.Event):
+                item.wait(60.0)
+                self._answer(200)
+            elif callable(item):
                 item()
             elif item == HANG:
                 found.over.wait()

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -101,11 +102,25 @@ def test_what_fails_at_first_arrives_later_under_the_same_id(make: Make) -> None
         home.held()
         with home.notifier.at_work():
             [identity] = home.wait_for(1, State.SENT)
+            wait_until(lambda: len(home.said) == 2, "the end of the outage to be told")
     assert server.ids == [identity] * 4
     assert {each.fields["run"] for each in server.got} == {"run0-abcdefgh"}
     assert "phone is not delivered, trying again: answered 500" in home.said[0]
     assert home.said[-1] == "notifications to phone can be sent again"
     assert len(home.said) == 2, "an outage is told once"
+
+
+def test_what_is_sent_as_the_controller_leaves_is_not_said_to_wait(make: Make) -> None:
+    leaving = threading.Event()
+    with webhook(leaving) as server:
+        home = make({"phone": server.url})
+        home.clock.hurry(1.0)
+        home.held()
+        with home.notifier.at_work():
+            wait_until(lambda: server.got, "the attempt to begin")
+            threading.Timer(0.2, leaving.set).start()
+        assert len(home.rows(State.SENT)) == 1
+    assert home.said == []
 
 
 def test_a_receiver_that_hangs_holds_up_nobody_else(make: Make) -> None:

@@ -166,8 +166,15 @@ class Notifier:
             while self._busy() and self._clock.monotonic() < ends:
                 self._clock.wait(never, 0.05)
             self._gone = True
-            if self._waits:
+            if self._waits_still(asked=not thread.is_alive()):
                 self._say("notifications wait to be sent; the next controller sends them")
+
+    def _waits_still(self, asked: bool) -> bool:
+        """Whether rows wait as the controller leaves: the last look may be older than the last message."""
+        if asked:  # else the ledger does not answer, and asking would wait for it too
+            with contextlib.suppress(OrchestratorError, OSError):
+                self._waits = self._notifications.waiting_since(self._clock.now() - PENDING_SECONDS)
+        return self._waits
 
     def _work(self) -> None:
         while not self._leaving:
