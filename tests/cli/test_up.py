@@ -40,6 +40,7 @@ def test_sigterm_ends_after_the_tick_and_leaves_the_sessions_running(user: Calle
     started = [each for each in user("logs", "--controller", "--json").lines if each["event"] == "started"]
     assert (started[0]["run"], started[0]["session"], started[0]["platform"]) == (run, f"{run}-s01", "here")
     again = user.start("up")
+    wait_until(user.owner, "a controller")  # else `cancel` starts one
     wait_until(lambda: user.wait_for_checkpoint(run) > step, "its session to have gone on")
     user("cancel", run)
     user.wait_for_phase(run, "cancelled")
