@@ -183,7 +183,9 @@ class Machine:
         try:
             connection.sock.connect(str(self.door))
             connection.request(method, f"{self.base}/api/kernels{path}")
-            return json.loads(connection.getresponse().read())
+            answer = connection.getresponse()
+            said = json.loads(answer.read())
+            return said if answer.status < 400 else None  # such as one that is about to end
         except (OSError, ValueError, http.client.HTTPException):
             return None
         finally:
