@@ -30,7 +30,7 @@ from orchestrator.errors import InputError, OrchestratorError, Transient
 from orchestrator.files import draft_folder, sync_folder, write_whole
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
-from orchestrator.ledger.portable import check_fillable, controller_of, filled, is_used
+from orchestrator.ledger.portable import check_fillable, controller_of, filled, is_blank
 from orchestrator.stores import checkpoints as manifests
 from orchestrator.stores.store import Store
 
@@ -90,6 +90,8 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
         filled(f"sqlite:///{beside}" if url == own else url, str(manifest["revision"]), tables)
         with Ledger.open(f"sqlite:///{beside}" if url == own else url) as ledger:
             revived = tuple(_revived(client, ledger, progress))
+        if url == own:
+            _check_place(home.path)  # somebody may have begun one meanwhile
         _identify(found, home, notes)  # late: whoever uses this home meanwhile would go by them
         if url == own:  # closed, so all of it is in this one file
             beside.replace(home.path / LEDGER)  # the last step: now it is restored
@@ -112,12 +114,7 @@ def _check(client: Client, path: Path, found: Verified) -> None:
     """Raises InputError for a home or database that is in use, while the controller of the old home runs
     here, and for a backup with what is none of ours. Changes nothing."""
     home = client.home
-    ledger = home.path / LEDGER
-    if ledger.exists() and is_used(f"sqlite:///{ledger}"):
-        raise InputError(
-            f"{home.path} already has a ledger: restore into an empty home (--home DIR), so that nothing is "
-            "overwritten"
-        )
+    _check_place(home.path)
     for name in found.files:
         _check_member(path, name)
     for name, data in found.settings.items():
@@ -128,6 +125,16 @@ def _check(client: Client, path: Path, found: Verified) -> None:
     url = home.database_by(_config(home, path, found))
     check_fillable(url, str(found.manifest["revision"]), tables)
     _check_old(found.manifest, url)
+
+
+def _check_place(home: Path) -> None:
+    """Raises InputError if the home has a ledger, or anything else by that name."""
+    ledger = home / LEDGER
+    if ledger.exists() and not is_blank(f"sqlite:///{ledger}"):
+        raise InputError(
+            f"{home} already has a ledger: restore into an empty home (--home DIR), so that nothing is "
+            "overwritten"
+        )
 
 
 def _config(home: Home, path: Path, found: Verified) -> Config:

@@ -23,7 +23,7 @@ from orchestrator.ledger.reading import LedgerReader
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, controller, metadata
 
 CHUNK = 500
-_IN_USE = ("runs", "schedules", "notifications")  # a row in one of these tells that somebody uses a ledger
+_IN_USE = ("runs", "measurements", "schedules", "notifications")  # a row in one tells that somebody uses it
 FENCE_MARGIN = 1_000  # takeovers that may have happened since the copy was made
 Rows = Iterator[dict[str, Any]]
 
@@ -55,11 +55,11 @@ def check_fillable(url: str, revision: str, tables: Iterable[str]) -> None:
             _check_unused(connection, database)
 
 
-def is_used(url: str) -> bool:
-    """Whether this database has anything of a ledger that somebody uses. One that a killed restore began has
-    nothing. Raises InputError for a file that is no database."""
+def is_blank(url: str) -> bool:
+    """Whether this database has no table at all, as a process that was killed while it created it leaves it.
+    Raises InputError for a file that is no database."""
     with closing(Database(url)) as database, database.read() as connection:
-        return next(_used(connection), None) is not None
+        return not inspect(connection).get_table_names()
 
 
 def controller_of(url: str) -> Owner | None:
@@ -73,8 +73,8 @@ def controller_of(url: str) -> Owner | None:
 def filled(url: str, revision: str, tables: Mapping[str, Iterable[dict[str, Any]]]) -> None:
     """Fills a database that nobody uses, all or nothing. The next takeover's number is above all others.
 
-    Raises InputError if it has runs, schedules or notifications, if a controller runs, or if a newer version
-    made the copy.
+    Raises InputError if it has runs, measurements, schedules or notifications, if a controller runs, or if a
+    newer version made the copy.
     """
     _check_copy(revision, tables)
     with closing(Database(url)) as database:
@@ -120,19 +120,13 @@ def _check_unowned(database: Database) -> None:
 def _check_unused(connection: Connection, database: Database) -> None:
     if checked_revision(connection, database.shown) is None:
         return
-    if (name := next(_used(connection), None)) is not None:
-        raise InputError(
-            f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
-            "that nothing is overwritten"
-        )
-
-
-def _used(connection: Connection) -> Iterator[str]:
-    """The tables that tell that somebody uses the ledger."""
     found = set(inspect(connection).get_table_names())
     for name in _IN_USE:
         if name in found and connection.execute(select(func.count()).select_from(table(name))).scalar():
-            yield name
+            raise InputError(
+                f"the ledger {database.shown} already has {name}: restore into an empty home or database, so "
+                "that nothing is overwritten"
+            )
 
 
 def _empty(connection: Connection) -> None:

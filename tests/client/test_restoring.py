@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import secrets
 import shutil
+import sqlite3
 import tarfile
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path, PosixPath
 from typing import Any, NamedTuple
 
@@ -24,12 +26,13 @@ from orchestrator.core.event import (
     Requeued,
     Submitted,
 )
-from orchestrator.core.job import NoticeKind, Recurrence
+from orchestrator.core.job import NoticeKind, Precision, Recurrence
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.notice import Target, addressed, schedule_missed
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.schedule import Schedule
+from orchestrator.core.speed import Measurement
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger
 from orchestrator.stores import deposits
@@ -192,6 +195,36 @@ def test_a_restore_that_was_killed_can_be_made_again(tmp_path: Path, left: bytes
     assert (ledger.read_bytes() == left) is refused
 
 
+def test_a_database_by_the_ledgers_name_is_kept(tmp_path: Path) -> None:
+    path = home_with_ids(tmp_path / "one").backups.write(tmp_path / "backup.tar.gz").path
+    (tmp_path / "two").mkdir()
+    ledger = tmp_path / "two" / "ledger.sqlite"
+    with closing(sqlite3.connect(ledger)) as connection, connection:
+        connection.execute("CREATE TABLE photos AS SELECT 'mine' AS name")
+    client = Client(tmp_path / "two")
+    assert "already has a ledger" in client.backups.restore(path, dry_run=True).refused
+    with pytest.raises(InputError, match="already has a ledger"):
+        client.backups.restore(path)
+    with closing(sqlite3.connect(ledger)) as connection:
+        assert connection.execute("SELECT name FROM photos").fetchall() == [("mine",)]
+
+
+def test_a_run_that_is_submitted_while_its_home_is_restored_is_kept(houses: Houses, tmp_path: Path) -> None:
+    """The last step of a restore would put another ledger into the place of the run's."""
+    path, _ = backed_up(houses)
+    home = tmp_path / "two"
+
+    def submit(said: str) -> None:
+        if said == RUN:  # it looks for the run's checkpoints, which may take long
+            with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
+                ledger.submit(Submitted("meanwhile-abcdefgh", job(), NOW))
+
+    with pytest.raises(InputError, match="already has a ledger"):
+        Client(home).backups.restore(path, progress=submit)
+    with Ledger.open(f"sqlite:///{home / 'ledger.sqlite'}") as ledger:
+        assert [each.run for each in ledger.summaries()] == ["meanwhile-abcdefgh"]
+
+
 class Superseded(PosixPath):
     """A file that another one takes the place of just after it was opened, as `inputs` of a live home."""
 
@@ -255,6 +288,11 @@ def test_a_ledger_with_schedules_only_is_not_overwritten(other: Other) -> None:
     other.ledger.schedules.add(Schedule("nightly", nightly, "home", NOW, NOW))
     other.refuses("already has schedules")
     assert [each.name for each in other.ledger.schedules.all()] == ["nightly"]
+
+
+def test_a_ledger_that_has_only_learned_speeds_is_not_overwritten(other: Other) -> None:
+    other.ledger.add_measurement("key", Measurement("T4", Precision.FP16, 8, 100.0, 60.0, NOW))
+    other.refuses("already has measurements")
 
 
 def test_a_ledger_with_notifications_only_is_not_overwritten(other: Other) -> None:
