@@ -70,7 +70,7 @@ class Lasting(Small):
         assert last is not None
         into = self.folder / "result"
         manifest = stored.fetch(self.stores["home"], RUN, last.name, into / "parts", last.sha256)
-        stored.restore(into / "parts", manifest, into / "checkpoint")
+        stored.restore(into / "parts", [manifest], into / "checkpoint")
         state = (into / "checkpoint" / "state.json").read_bytes()
         assert state == expected_state(self.ordered()[0], WORK.total)
 

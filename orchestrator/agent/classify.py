@@ -25,6 +25,7 @@ _OUT_OF_MEMORY = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
+_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 _KILLED = re.compile(r"killed by signal: Killed|SIGKILL|^Killed$", re.MULTILINE)
 
 
@@ -45,7 +46,7 @@ class Ending:
     `exit_code` is negative for a signal. `killed` means that the agent killed the command. `committed` is the
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
-    checkpoint could not be committed.
+    checkpoint could not be committed. `refused`: because it was not fit, and never will be.
     """
 
     exit_code: int
@@ -58,6 +59,7 @@ class Ending:
     tail: str
     oom_kills: int = 0
     unpublished: str = ""
+    refused: bool = False
 
     @property
     def newer(self) -> bool:
@@ -67,6 +69,11 @@ class Ending:
     @property
     def newest(self) -> int | None:
         return self.resume_step if self.committed is None else self.committed
+
+    @property
+    def finished(self) -> bool:
+        """Whether all steps of the job are known to be done."""
+        return max(self.newest or 0, self.reached or 0) >= self.steps_total
 
 
 def classify(ending: Ending) -> tuple[Outcome, str]:
@@ -85,17 +92,29 @@ def classify(ending: Ending) -> tuple[Outcome, str]:
 
 
 def _exited_well(ending: Ending) -> tuple[Outcome, str]:
-    newest, reached = ending.newest, ending.reached
-    if newest is None or (ending.committed is None and newest < ending.steps_total):
-        reason = "exited 0 without a final checkpoint"
-    elif ending.stop is not None and newest < ending.steps_total and ending.newer:
+    """The command says that it is done, and only it can know. What the user may not expect is told."""
+    if ending.stop is not None and not ending.finished:
         # a script that handles SIGTERM but does not know exit code 75: it left when asked, before its end
-        return Outcome.STOPPED, f"saved step {newest} and left for {ending.stop}, with exit code 0"
-    elif newest < ending.steps_total and reached is not None and newest < reached:
-        reason = f"exited 0 at step {reached}, but its last checkpoint is at step {newest}"
-    else:
-        return Outcome.COMPLETED, f"completed at step {newest}"
-    return Outcome.CRASHED, f"{reason}{_unpublished(ending)}"
+        if ending.newer:
+            return Outcome.STOPPED, f"saved step {ending.newest} and left for {ending.stop}, with exit code 0"
+        if ending.stop is Stop.STALL:
+            return Outcome.STALLED, f"no step for too long; {_kept(ending)}"
+        return _did_not_save(ending, ending.stop)
+    newest, reached = ending.newest, ending.reached
+    if ending.unpublished and not ending.refused and (newest or 0) < ending.steps_total:
+        return Outcome.CRASHED, f"exited 0, but {ending.unpublished}"
+    behind = newest is None or newest < (reached or 0)
+    if behind and (error := _last_error(ending.tail)):
+        return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
+    at = max(newest or 0, reached or 0)
+    told = f"completed at step {at}" if at or newest is not None else "completed"
+    if at < ending.steps_total and (newest is not None or reached is not None):
+        told += f" of {ending.steps_total}: it stopped early by itself"
+    if newest is None:
+        told += f"; not resumable: it left no checkpoint{_unpublished(ending)}"
+    elif newest < at:
+        told += f"; its last checkpoint is at step {newest}{_unpublished(ending)}"
+    return Outcome.COMPLETED, told
 
 
 def _saved(ending: Ending) -> tuple[Outcome, str]:
@@ -122,6 +141,16 @@ def _out_of_memory(ending: Ending) -> bool:
         return True
     died = ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) or _KILLED.search(ending.tail)
     return ending.oom_kills > 0 and bool(died)
+
+
+def _last_error(tail: str) -> str:
+    """The exception that the output ends with; empty if it ends with anything else. A pipe or a `;` in the
+    command hides the exit code of the program that failed."""
+    lines = [line for line in tail.splitlines() if line.strip()]
+    if not lines or not _EXCEPTION.match(lines[-1]):
+        return ""
+    above = next((line for line in reversed(lines[:-1]) if not line.startswith(" ")), "")
+    return lines[-1][:300] if above.startswith("Traceback (most recent call last)") else ""
 
 
 def _kept(ending: Ending) -> str:

@@ -25,11 +25,13 @@ class Committed:
 
 @dataclass(frozen=True)
 class NotCommitted:
-    """`again`: the save is still there and will be retried."""
+    """`again`: the save is still there and will be retried. `unfit`: what was saved can never be a
+    checkpoint."""
 
     step: int
     reason: str
     again: bool
+    unfit: bool = False
 
 
 class Committer(threading.Thread):
@@ -90,7 +92,7 @@ class Committer(threading.Thread):
         try:
             manifest = self._outbox.commit(saved)
         except Unfit as error:
-            self._give_up(step, saved, str(error))
+            self._give_up(step, saved, str(error), unfit=True)
             return False
         except OSError as error:
             if newer:
@@ -103,7 +105,9 @@ class Committer(threading.Thread):
             self.news.append(Committed(manifest, self._clock.monotonic() - began))
         return True
 
-    def _give_up(self, step: int, saved: Path, reason: str) -> None:
+    def _give_up(self, step: int, saved: Path, reason: str, *, unfit: bool = False) -> None:
+        """What is not fit stays where it is: it may be all that the session leaves."""
         del self._pending[step]
-        remove(saved)
-        self.news.append(NotCommitted(step, reason, again=False))
+        if not unfit:
+            remove(saved)
+        self.news.append(NotCommitted(step, reason, again=False, unfit=unfit))

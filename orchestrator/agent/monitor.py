@@ -53,10 +53,11 @@ class Monitor:
         self._backlog = Backlog()
         self.committed: int | None = None
         self.unpublished = ""
-        outbox = Outbox(
+        self._refused = False  # that checkpoint was not fit, so another try would not help
+        self.outbox = Outbox(
             folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes, log.mask
         )
-        self.committer = Committer(outbox, self.clock, settings.commit_retry)
+        self.committer = Committer(self.outbox, self.clock, settings.commit_retry)
         self.committer.start()
         self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
         self.pump.start()
@@ -108,13 +109,14 @@ class Monitor:
         self._look()
         self.relay.finish()
         self.committer.finish()
-        while self.committer.is_alive() and not self._out_of_budget():
+        while self.committer.is_alive() and not self.out_of_budget():
             self._look()
             self.report.beat("committing")
             self.committer.join(self.settings.tick)
         self._look()
         if self.committer.is_alive():
             self.unpublished = "the last checkpoint could not be committed in time"
+            self._refused = False
         ending = Ending(
             exit_code=exit_code,
             stop=self._stop,
@@ -126,6 +128,7 @@ class Monitor:
             tail=self.log.tail(),
             oom_kills=oom_kills,
             unpublished=self.unpublished,
+            refused=self._refused,
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:
@@ -166,6 +169,7 @@ class Monitor:
         if isinstance(news, NotCommitted):
             after = "it will be retried" if news.again else "it was given up"
             self.unpublished = f"the checkpoint of step {news.step} was not committed: {news.reason}"
+            self._refused = news.unfit
             self._warn(f"{self.unpublished}; {after}")
             return
         manifest = news.manifest
@@ -271,7 +275,7 @@ class Monitor:
         late = at is not None and self.clocks.elapsed() >= at
         return late or self._takes(2.0) or self.clock.monotonic() >= self._grace_ends
 
-    def _out_of_budget(self) -> bool:
+    def out_of_budget(self) -> bool:
         return self.clocks.budget is not None and self.clocks.elapsed() >= self.clocks.budget
 
     def _state(self) -> str:

@@ -55,13 +55,15 @@ UNLESS_RUNNING = _flag("--unless-running", help="start no run if one of this job
 PLATFORM = _option(
     "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )
-OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for the checkpoint")
+OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for what is copied")
 ALL = _flag("-a", "--all", help="also list runs that are over")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
+OUTPUTS = _flag("--outputs", help="the files that its sessions left for you, instead of a checkpoint")
+SESSION = _option("--session", metavar="N", type=int, help="with --outputs: only those of this session")
 LATEST = _flag("--latest", help="the newest intact checkpoint (the default)")
 STORE = _option("--store", metavar="NAME", help="look in this store instead of the ledger")
 IN_STORE = _option("--store", metavar="NAME", help="list the runs in this store, whoever started them")
@@ -204,8 +206,8 @@ COMMANDS = (
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
     Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN, STORE), (VERIFY,)),
-    Command("pull", "copy a checkpoint into a folder and verify it", "pulling:pull", (RUN, OUTPUT, STORE),
-            (STEP, BEST, LATEST)),
+    Command("pull", "copy a checkpoint, or the outputs, into a folder and verify it", "pulling:pull",
+            (RUN, OUTPUT, STORE, SESSION), (STEP, BEST, LATEST, OUTPUTS)),
     Command("adopt", "record the runs of a store in this ledger, if their own ledger is lost",
             "adopting:adopt", (FROM, RUNS, DRY_RUN, INPUT)),
     Command("copy", "copy a run to another store, which becomes its home store", "adopting:copy",

@@ -103,12 +103,16 @@ def _end(
         out.say(f"{out.paint(run, 'bold')}  {out.paint(words, 'green')}")
         place = lay_out(record) if lay_out is not None and best is not None else None
         out.record(
-            {"run": run, "phase": record.standing, "sessions": sessions, "checkpoint": best, "folder": place}
+            {"run": run, "phase": record.standing, "sessions": sessions, "reason": record.reason,
+             "checkpoint": best, "outputs": record.outputs, "folder": place}
+        )  # fmt: skip
+        kept = (
+            []
+            if best is None
+            else [("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, verified")]
         )
-        if best is not None:
-            out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, verified"),
-                       ("folder", str(place) if place else "")])  # fmt: skip
-        hints.next_commands(call, run, ("show",), ("why",), ("logs",), ("pull", "-o", "DIR"))
+        out.facts([("how", record.reason), *kept, ("folder", str(place) if place else "")])
+        hints.next_commands(call, run, ("show",), ("why",), ("logs",), *_to_pull(record, "-o", "DIR"))
         return Exit.OK
     style = "yellow" if record.standing is Phase.HELD else "red"
     reason = record.standing_reason.removeprefix(f"{record.phase}; ")
@@ -120,6 +124,7 @@ def _end(
             "sessions": sessions,
             "reason": record.standing_reason,
             "checkpoint": best,
+            "outputs": record.outputs,
         }
     )
     if best is not None:
@@ -127,5 +132,12 @@ def _end(
     if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("why",), *hints.for_held(record))
         return Exit.HUMAN
-    hints.next_commands(call, run, ("why",), ("logs",), *((("pull",),) if best else ()))
+    hints.next_commands(call, run, ("why",), ("logs",), *_to_pull(record))
     return Exit.FAILED
+
+
+def _to_pull(record: RunRecord, *options: str) -> tuple[tuple[str, ...], ...]:
+    """The commands that bring home what the run left."""
+    checkpoint = (("pull", *options),) if record.accepted else ()
+    outputs = (("pull", "--outputs", *options),) if record.outputs else ()
+    return (*checkpoint, *outputs)

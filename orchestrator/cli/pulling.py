@@ -9,7 +9,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import number_text
 from orchestrator.client import Checkpoint, Pulled, Run, StoredRun
 from orchestrator.client.pulling import Progressed, Wanted
-from orchestrator.core.wording import size_text
+from orchestrator.core.wording import count_text, size_text
 from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, SpecError
 
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
@@ -116,7 +116,11 @@ def _tell_whole(call: Call, found: Sequence[Checkpoint], why_not_proved: str) ->
 
 
 def pull(call: Call) -> int:
-    """Copies the requested checkpoint, by default the newest intact one."""
+    """Copies the requested checkpoint, by default the newest intact one, or the outputs."""
+    if call.options.outputs:
+        return _pull_outputs(call)
+    if call.options.session is not None:
+        raise InputError("--session goes with --outputs")
     run, step = _found(call), call.options.step
     wanted: Wanted = "best" if call.options.best else "latest" if step is None else step
     pulled = bring(call, run, call.options.output or None, wanted)
@@ -131,6 +135,32 @@ def pull(call: Call) -> int:
     return Exit.OK
 
 
+def _pull_outputs(call: Call) -> int:
+    run = _found(call)
+    with _shown(call) as progress:
+        pulled = run.pull_outputs(call.options.output, session=call.options.session, progress=progress)
+    call.out.document({
+        "run": pulled.run, "folder": str(pulled.folder), "files": pulled.files, "size": pulled.size,
+        "sessions": pulled.sessions, "older": dict(pulled.older), "skipped": pulled.skipped,
+        "renamed": dict(pulled.renamed),
+    })  # fmt: skip
+    for each in pulled.skipped:
+        call.out.remark(each)
+    _tell_renamed(call, pulled.renamed)
+    if pulled.older:
+        name, session = pulled.older[0]
+        more = f" and {len(pulled.older) - 1} other files" if len(pulled.older) > 1 else ""
+        call.out.remark(f"earlier sessions left other versions of {name!a}{more}: --session {session}")
+    files = count_text(pulled.files, "file")
+    call.out.say(f"{pulled.folder}: {files} of {pulled.run}, {size_text(pulled.size)}, verified")
+    return Exit.OK
+
+
+def _tell_renamed(call: Call, renamed: Sequence[tuple[str, str]]) -> None:
+    for given, name in renamed:
+        call.out.remark(f"{given!a} is called {name} here: its own name is too long or could mislead")
+
+
 def bring(call: Call, run: Run | StoredRun, target: str | None, step: Wanted = "latest") -> Pulled:
     """Pulls with a progress bar, and says what was skipped or renamed."""
     try:
@@ -140,8 +170,7 @@ def bring(call: Call, run: Run | StoredRun, target: str | None, step: Wanted = "
         _tell_skipped(call, getattr(error, "__notes__", ()))
         raise
     _tell_skipped(call, pulled.skipped)
-    for given, name in pulled.renamed:
-        call.out.remark(f"{given!a} is called {name} here: its own name is too long or could mislead")
+    _tell_renamed(call, pulled.renamed)
     return pulled
 
 

@@ -7,6 +7,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
+from orchestrator.client.outputs import text as outputs_text
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -40,6 +41,7 @@ def show(call: Call) -> int:
         "seconds_left": found.progress.seconds_left, "forecast": found.forecast,
         "session": record.session, "reading": reading,
         "sessions": [_session_json(each) for each in history], "checkpoints": record.accepted,
+        "outputs": record.outputs,
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
         "controller": owner, "job": record.job,
@@ -100,6 +102,10 @@ def _facts(look: Look) -> list[tuple[str, str]]:
     if best is not None:
         rows.append(("checkpoints", f"{len(record.accepted)} kept, the newest at step {best.ref.step:,}, "
                                     f"{size_text(best.size)}"))  # fmt: skip
+    if record.outputs:
+        size = size_text(sum(each.size for each in record.outputs))
+        pull = f"`orchestrator pull {record.run} --outputs`"
+        rows.append(("outputs", f"{size} {outputs_text(record.outputs)}: {pull}"))
     rows += [("cleaning up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
              for s in record.strays]  # fmt: skip
     return rows

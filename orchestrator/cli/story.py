@@ -26,6 +26,7 @@ from orchestrator.core.event import (
     Launched,
     Moved,
     Noted,
+    OutputsKept,
     Prepared,
     Regained,
     Released,
@@ -44,7 +45,7 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.notes import counted_text
 from orchestrator.core.order import Order, Outcome
-from orchestrator.core.wording import count_text
+from orchestrator.core.wording import count_text, size_text
 
 # Events that a live view shows at once; `why` tells the rest.
 NEWS = (
@@ -109,6 +110,8 @@ def event_text(event: Event) -> str:
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is in the home store"
+        case OutputsKept(outputs=outputs):
+            return f"its outputs are in the home store ({size_text(outputs.size)})"
         case CheckpointCorrupt(name=name, reason=reason, order=order):
             return f"checkpoint {name} cannot be used ({reason}); continues {resume_text(order)}"
         case Retired(names=names, by=by):

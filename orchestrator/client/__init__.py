@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from orchestrator.client.moving import Move
     from orchestrator.client.notifications import Notifications
     from orchestrator.client.outlooking import Fits, Outlook
+    from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.pulling import Pulled
@@ -93,6 +94,7 @@ _HOMES = {
     "PrunePlan": "client.pruning",
     "Pruned": "client.pruning",
     "Pulled": "client.pulling",
+    "PulledOutputs": "client.outputs",
     "Quotas": "client.quota",
     "Registration": "client.registering",
     "Removal": "client.leftovers",
@@ -159,6 +161,7 @@ __all__ = [
     "PrunePlan",
     "Pruned",
     "Pulled",
+    "PulledOutputs",
     "Quotas",
     "Registration",
     "Removal",

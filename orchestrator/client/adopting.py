@@ -140,7 +140,8 @@ def _result(said: Said, came: Came, told: Deposit | None, notes: tuple[str, ...]
     phase = None
     if told is not None:
         phase = told.phase if told.phase.final else Phase.HELD
-    refs = [each.ref for each in told.accepted] if told is not None else list(said.checkpoints)
+    every = [each.ref for each in told.accepted] if told is not None else list(said.checkpoints)
+    refs = [ref for ref in every if not ref.outputs]
     step = max((ref.step for ref in refs), default=None)
     return Adoption(said.run, came, phase, step, len(refs), notes)
 
@@ -307,7 +308,7 @@ class Adopting:
     def without_store(record: RunRecord, ledger: Ledger, now: float, why: str) -> tuple[RunRecord, list[str]]:
         """The same if its store says nothing of it, so that nobody knows how many sessions there were."""
         generation = min(record.generation + GENERATIONS_UNKNOWN, bounds.GENERATION_MAX - 1)
-        event = Adopted(now, "restored from a backup", generation, record.accepted, record.adoptions + 1,
+        event = Adopted(now, "restored from a backup", generation, record.stored, record.adoptions + 1,
                         record.micro_batch_caps, _here())  # fmt: skip
         told = f"its store says nothing of it{f' ({why})' if why else ''}: what the backup says of it counts"
         return _revived(record, event, ledger), [told]
@@ -315,7 +316,7 @@ class Adopting:
     def _both(self, record: RunRecord, told: Deposit) -> tuple[Accepted, ...]:
         """What either ledger accepted, as far as the store has it."""
         names = {each.name for each in told.accepted}
-        own = [each for each in record.accepted if each.name not in names]
+        own = [each for each in record.stored if each.name not in names]
         there = set(manifests.present(self.store, record.run, [each.name for each in own]))
         found = (*told.accepted, *(each for each in own if each.name in there))
         return tuple(sorted(found, key=lambda each: (each.ref.step, each.name)))

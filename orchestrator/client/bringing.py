@@ -29,7 +29,7 @@ def with_the_last(store: Store, told: Deposit, said: Said, notes: list[str]) -> 
     known = {each.name for each in told.accepted}
     at = newest(told.accepted)
     candidates = [ref for ref in said.checkpoints
-                  if ref.name not in known and ref.generation == told.generation
+                  if ref.name not in known and not ref.outputs and ref.generation == told.generation
                   and ref.incarnation == told.incarnation
                   and (at is None or ref.step > at.ref.step)]  # fmt: skip
     for ref in sorted(candidates, key=lambda ref: ref.step, reverse=True)[:CANDIDATES_MAX]:

@@ -98,10 +98,11 @@ def _due(ledger: Ledger, record: RunRecord) -> float | None:
 def _copied(
     source: Store, target: Store, record: RunRecord, folders: Folders, progress: Copied | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Copies the accepted checkpoints, oldest first. Returns those that are verified in the target, and why
-    others are not. Raises CorruptCheckpoint if the newest is not: then the run stays where it is."""
+    """Copies the accepted checkpoints and the outputs, oldest first. Returns those that are verified in the
+    target, and why others are not. Raises CorruptCheckpoint if the newest checkpoint is not: then the run
+    stays where it is."""
     copied, left = [], []
-    every = sorted(record.accepted, key=lambda each: (each.ref.step, each.ref.generation))
+    every = sorted(record.stored, key=lambda each: (each.ref.step, each.ref.generation))
     for number, each in enumerate(every, 1):
         if progress is not None:
             progress(each.name, number, len(every))
@@ -181,7 +182,7 @@ def _again(client: Client, ledger: Ledger, record: RunRecord, to: str, *, delete
         return Move(record.run, source, to, False)
     _check_rests(record)
     target, store = client.wired().store(to), client.wired().store(source)
-    missing = [each for each in record.accepted if not _is_there(target, record.run, each)]
+    missing = [each for each in record.stored if not _is_there(target, record.run, each)]
     if missing:
         left = tuple(f"step {each.ref.step:,} ({each.name}): not verified in {to}" for each in missing)
         note = f"the store {source} keeps its copy, because {to} lacks something"
@@ -197,7 +198,7 @@ def _delete(store: Store, record: RunRecord) -> tuple[str, ...]:
     listed = deposits.checkpoints_unless_adopted(store, record.run, record.adoptions)
     if listed is None:
         return ("another ledger has adopted the run from the old store: everything stays there",)
-    gone = {each.name for each in record.accepted}
+    gone = {each.name for each in record.stored}
     others = tuple(ref.name for ref in listed if ref.name not in gone)
     checkpoints.retire(store, record.run, gone, keep=others)
     if others:

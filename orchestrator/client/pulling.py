@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -157,15 +157,47 @@ def _bring_one(
     """Copies one checkpoint, unless the folder holds it already; returns its manifest."""
     if os.path.lexists(folder):
         found = stored.read(store, run, wanted.name, wanted.sha256)
-        if _is_same(folder, _here(found)):
+        if _is_same(folder, _here(found).files):
             return found
         raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
     with _creatable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     with _draft(folder, folder.parent) as parts, _told(parts, wanted.size, clock, progress):
         found = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
-        stored.restore(parts, _here(found), folder)
+        stored.restore(parts, [_here(found)], folder)
     return found
+
+
+def bring_all(
+    store: Store,
+    run: str,
+    manifests: Sequence[Manifest],
+    target: Path,
+    clock: Clock,
+    progress: Progressed | None,
+) -> Path:
+    """Copies the files of several manifests, of which no two share a path, into one folder, and returns it.
+
+    A folder that already holds exactly these stays as it is. Raises InputError if it holds anything else or
+    cannot be created, and CorruptCheckpoint if a blob is missing or damaged.
+    """
+    folder, files = _place(target), [entry for each in manifests for entry in each.files]
+    if os.path.lexists(folder):
+        if _is_same(folder, files):
+            return folder
+        raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
+    with _creatable(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+    size = sum(each.size for each in manifests)
+    with _draft(folder, folder.parent) as parts, _told(parts, size, clock, progress):
+        blobs = parts / "blobs"
+        blobs.mkdir()
+        for manifest in manifests:
+            for sha256 in manifest.blobs():
+                if not (blobs / sha256).exists():
+                    stored.blob(store, run, manifest.ref, sha256, blobs / sha256)
+        stored.restore(parts, manifests, folder)
+    return folder
 
 
 def _here(manifest: Manifest) -> Manifest:
@@ -179,14 +211,14 @@ def _renamed(manifest: Manifest) -> tuple[tuple[str, str], ...]:
     return tuple((given, name) for given, name in names.items() if given != name)
 
 
-def _is_same(folder: Path, manifest: Manifest) -> bool:
-    """Whether the folder holds exactly the checkpoint's files."""
+def _is_same(folder: Path, files: Sequence[FileEntry]) -> bool:
+    """Whether the folder holds exactly these files."""
     if not folder.is_dir():
         return False
     found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if not path.is_dir()}
-    if set(found) != {entry.path for entry in manifest.files}:
+    if set(found) != {entry.path for entry in files}:
         return False
-    return all(_holds(found[entry.path], entry) for entry in manifest.files)
+    return all(_holds(found[entry.path], entry) for entry in files)
 
 
 def _holds(path: Path, entry: FileEntry) -> bool:

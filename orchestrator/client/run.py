@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.client.logs import LogLine
     from orchestrator.client.looking import Look
     from orchestrator.client.moving import Copied, Move
+    from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
     from orchestrator.client.routing import Routing
     from orchestrator.client.sessions import SessionSummary
@@ -202,6 +203,26 @@ class Run:
         store = self.client.wired().store(record.store)
         folder = Path(target) if target is not None else None
         return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+
+    def pull_outputs(
+        self,
+        target: str | os.PathLike[str] | None = None,
+        *,
+        session: int | None = None,
+        progress: Progressed | None = None,
+    ) -> PulledOutputs:
+        """Copies the files that its sessions left for people into the folder `target`, by default
+        `<run>-outputs` here. Of each file the newest version, or that of one `session`.
+
+        Otherwise like `pull`. Raises InputError if there are none.
+        """
+        from orchestrator.client import outputs
+
+        record = self.record()
+        wanted = outputs.wanted(record, session)
+        store = self.client.wired().store(record.store)
+        folder = Path(target) if target is not None else None
+        return outputs.bring(store, record, wanted, folder, self.client.clock, progress)
 
     def copy(self, to: str, *, delete_source: bool = False, progress: Copied | None = None) -> Move:
         """Copies its accepted checkpoints to the store `to`, which becomes its home store once every byte was

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import checkpoints as listing
-from orchestrator.client import pulling
+from orchestrator.client import outputs, pulling
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.deposit import Deposit, record_of
 from orchestrator.core.job import Job, Work
@@ -30,6 +30,7 @@ from orchestrator.stores.store import Store, absence
 if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.client import Client
+    from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
 
 CANDIDATES_MAX = 10
@@ -91,6 +92,20 @@ class StoredRun:
         folder = Path(target) if target is not None else None
         return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
 
+    def pull_outputs(
+        self,
+        target: str | os.PathLike[str] | None = None,
+        *,
+        session: int | None = None,
+        progress: Progressed | None = None,
+    ) -> PulledOutputs:
+        """Like `Run.pull_outputs`. Only outputs that the store says were accepted count."""
+        store = self._store()
+        record = self._record(store, everything=False)
+        wanted = outputs.wanted(record, session)
+        folder = Path(target) if target is not None else None
+        return outputs.bring(store, record, wanted, folder, self.client.clock, progress)
+
     def _store(self) -> Store:
         return self.client.wired().store(self.store)
 
@@ -103,10 +118,9 @@ class StoredRun:
         record = _untold(self.run) if said is None else record_of(said, self.store)
         if not everything:
             return record
-        known = {each.name for each in record.accepted}
-        others = (
-            _by_manifest(store, self.run, ref) for ref in self.said.checkpoints if ref.name not in known
-        )
+        known = {each.name for each in record.stored}
+        unknown = [ref for ref in self.said.checkpoints if ref.name not in known]
+        others = [_by_manifest(store, self.run, ref) for ref in unknown if not ref.outputs]
         return replace(record, accepted=(*record.accepted, *others))
 
 
@@ -170,10 +184,12 @@ def opened_stores(client: Client, name: str | None) -> dict[str, Store]:
 def stored_run(client: Client, store: str, said: Said) -> StoredRun:
     """What the store says of one run, as a value."""
     told = said.deposit
-    refs = tuple(each.ref for each in told.accepted) if told else said.checkpoints
+    every = tuple(each.ref for each in told.accepted) if told else said.checkpoints
+    refs = [ref for ref in every if not ref.outputs]
+    there = sum(not ref.outputs for ref in said.checkpoints)
     return StoredRun(
         said.run, store, told is not None, told.phase if told else None,
-        max((ref.step for ref in refs), default=None), len(said.checkpoints), said.troubles, said, client,
+        max((ref.step for ref in refs), default=None), there, said.troubles, said, client,
     )  # fmt: skip
 
 

@@ -71,6 +71,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         secrets=job.secrets,
         mean_time_to_failure=None if offer.lifetimes is None else mean_time_to_failure(offer),
         leave_by=slices.leave_by(record, offer),
+        outputs=job.outputs,
     )
 
 

@@ -47,6 +47,8 @@ FILES_MAX = 20_000  # in one checkpoint
 PATH_BYTES_MAX = 4 * KIB
 PART_BYTES_MAX = 256 * MIB  # one blob; a larger file is stored in parts
 CHECKPOINT_BYTES_MAX = 1024 * GIB
+OUTPUTS_BYTES_MAX = 20 * GIB  # of a session, which the job names
+UNASKED_BYTES_MAX = 1 * GIB  # of a session, kept although the job names none
 PARCEL_PART_BYTES = 64 * MIB  # what is lost of a session's inputs on their way if its uplink dies
 COLLECT_CHECKPOINTS_MAX = 64
 CHECKPOINT_TRIES_MAX = 3  # for a damaged checkpoint: the transport may have damaged it
@@ -158,6 +160,9 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("files of a checkpoint", f"{FILES_MAX:,}, each path of {size_text(PATH_BYTES_MAX)}", _CORRUPT),
     ("bytes of a checkpoint", size_text(CHECKPOINT_BYTES_MAX), _CORRUPT),
     ("a blob: a file of a checkpoint, or a part of one", size_text(PART_BYTES_MAX), _CORRUPT),
+    ("outputs of a session", f"{size_text(OUTPUTS_BYTES_MAX)} and {FILES_MAX:,} files; "
+     f"{size_text(UNASKED_BYTES_MAX)} if the job names none",
+     "the smallest files are kept, and a note names the largest of the others"),
     ("new checkpoints in one collect",
      f"{COLLECT_CHECKPOINTS_MAX}; no further one is started after {size_text(COLLECT_CHECKPOINT_BYTES_MAX)}",
      "the next collect starts at once and brings the rest"),

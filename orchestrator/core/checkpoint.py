@@ -5,6 +5,8 @@ and stays compatible with every Python ≥ 3.11. Layout below a run's prefix, in
 
     checkpoints/<step, 10 digits>-g<generation>-<incarnation>/manifest.json
     blobs/<sha256>
+
+A session's outputs travel like a checkpoint, with `-outputs` after the name. Nothing resumes from them.
 """
 
 from __future__ import annotations
@@ -23,7 +25,10 @@ from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
 KEEP_OPEN_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
-_NAME = re.compile(r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})")
+_NAME = re.compile(
+    r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})(?P<outputs>-outputs)?"
+)
+_OUTPUTS = "-outputs"
 _REASON_BYTES_MAX = 500
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
@@ -47,15 +52,18 @@ class FileEntry:
 
 @dataclass(frozen=True)
 class CheckpointRef:
-    """A checkpoint's identity, which its name contains completely."""
+    """A checkpoint's identity, which its name contains completely. `outputs`: it holds the files that its
+    session left for people, and `step` is the last one that the session reached."""
 
     step: int
     generation: int
     incarnation: str
+    outputs: bool = False
 
     @property
     def name(self) -> str:
-        return f"{self.step:010d}-g{self.generation:02d}-{self.incarnation}"
+        name = f"{self.step:010d}-g{self.generation:02d}-{self.incarnation}"
+        return f"{name}{_OUTPUTS}" if self.outputs else name
 
     @classmethod
     def parse(cls, name: str) -> CheckpointRef | None:
@@ -63,7 +71,8 @@ class CheckpointRef:
         match = _NAME.fullmatch(name)
         if match is None:
             return None
-        ref = cls(int(match["step"]), int(match["generation"]), match["incarnation"])
+        outputs = match["outputs"] is not None
+        ref = cls(int(match["step"]), int(match["generation"]), match["incarnation"], outputs)
         return ref if ref.name == name and bounds.step(ref.step) is not None else None
 
 
@@ -202,7 +211,12 @@ def _from_document(document: object) -> Manifest:
     parent = d["parent"]
     return Manifest(
         run=_text(d["run"]),
-        ref=CheckpointRef(_count(d["step"]), _count(d["generation"]), _text(d["incarnation"])),
+        ref=CheckpointRef(
+            _count(d["step"]),
+            _count(d["generation"]),
+            _text(d["incarnation"]),
+            _text(d["name"]).endswith(_OUTPUTS),
+        ),
         global_batch=_count(d["global_batch"]),
         files=tuple(files),
         parent=None if parent is None else _text(parent),
@@ -336,14 +350,17 @@ class Accepted:
 
 def newest(candidates: Iterable[Accepted]) -> Accepted | None:
     """The checkpoint to resume from: the highest step, then the highest generation, then the name."""
-    return max(candidates, key=lambda c: (c.ref.step, c.ref.generation, c.name), default=None)
+    found = (each for each in candidates if not each.ref.outputs)
+    return max(found, key=lambda c: (c.ref.step, c.ref.generation, c.name), default=None)
 
 
 def superseded(
     candidates: Iterable[Accepted], *, last: int, best: tuple[str, str] | None, pinned: frozenset[str]
 ) -> tuple[Accepted, ...]:
-    """What retention may delete: all but the newest `last`, the best by `(metric, mode)` and the pinned."""
-    ordered = sorted(candidates, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
+    """What retention may delete: all but the newest `last`, the best by `(metric, mode)` and the pinned.
+    Never outputs."""
+    found = (each for each in candidates if not each.ref.outputs)
+    ordered = sorted(found, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
     kept = {c.name for c in ordered[: max(1, last)]} | pinned
     if best is not None:
         metric, mode = best

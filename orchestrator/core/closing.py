@@ -67,8 +67,11 @@ def cancelled(record: RunRecord, now: float) -> Cancelled:
 
 
 def _completed(session: Session, step: int, any_checkpoint: bool) -> bool:
-    """A platform's "complete" is a success only with our result and the checkpoint that it names."""
-    return session.outcome is Outcome.COMPLETED and any_checkpoint and step >= (session.step or 0)
+    """A platform's "complete" is a success only with our result and the checkpoint that it names, if it names
+    one."""
+    if session.outcome is not Outcome.COMPLETED or session.step is None:
+        return session.outcome is Outcome.COMPLETED
+    return any_checkpoint and step >= session.step
 
 
 def _capacity_cooldown(record: RunRecord, session: Session, now: float) -> Cooldown:

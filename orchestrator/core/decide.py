@@ -20,7 +20,7 @@ from orchestrator.core.action import (
     Stop,
 )
 from orchestrator.core.assign import again, assign
-from orchestrator.core.checkpoint import CheckpointRef, superseded
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, superseded
 from orchestrator.core.choosing import plan_text
 from orchestrator.core.closing import cancelled
 from orchestrator.core.draft import Decision, Draft, Inputs
@@ -56,6 +56,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Observation, Session, Sighting, Stray
 from orchestrator.core.watch import Watch
 
+UNASKED_KEPT = 3  # sessions whose outputs are kept although the job names none
 STOP_AGAIN_SECONDS = 30.0
 DISCARD_AGAIN_SECONDS = 30.0
 AWAITED_AGAIN_SECONDS = 3600.0  # an outbox that could not be collected for hours
@@ -285,6 +286,11 @@ def _moved(before: float | None, after: float | None) -> bool:
 # --- The actions of this phase --------------------------------------------------------------------------
 
 
+def unasked(record: RunRecord) -> tuple[Accepted, ...]:
+    """The outputs that retention may delete: old ones that the job did not ask for."""
+    return () if record.job.outputs is not None else record.outputs[:-UNASKED_KEPT]
+
+
 def _retire(draft: Draft) -> None:
     """Retention, when a checkpoint was accepted or a generation closed. The checkpoint to resume is pinned.
     If a live session ships to the store by itself, retention waits until its generation is closed."""
@@ -299,11 +305,12 @@ def _retire(draft: Draft) -> None:
     keep = record.job.checkpoint.keep
     best = (keep.best.metric, keep.best.mode) if keep.best else None
     pinned = frozenset([session.order.resume] if session and session.order.resume else [])
-    gone = tuple(c.name for c in superseded(record.accepted, last=keep.last, best=best, pinned=pinned))
+    old = (*superseded(record.accepted, last=keep.last, best=best, pinned=pinned), *unasked(record))
+    gone = tuple(c.name for c in old)
     if gone:
         draft.emit(Retired(draft.now, gone))
     if gone or closed:
-        names = frozenset(c.name for c in draft.record.accepted)
+        names = frozenset(c.name for c in draft.record.stored)
         retire = Retire(record.run, names, record.generation, record.store, record.adoptions)
         draft.actions.append(retire)
 
@@ -435,8 +442,8 @@ def _stale_before(session: Session, watch: Watch | None) -> float | None:
 
 
 def _known(record: RunRecord, session: Session) -> frozenset[str]:
-    """The checkpoints that were accepted, including those that were retired since."""
-    names = {c.name for c in record.accepted}
+    """What was accepted of its checkpoints and outputs, including checkpoints that were retired since."""
+    names = {c.name for c in record.stored}
     if session.incarnation is not None:
         refs = (CheckpointRef(s, session.generation, session.incarnation) for s in session.retired_steps)
         names.update(ref.name for ref in refs)

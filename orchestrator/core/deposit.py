@@ -44,10 +44,10 @@ _TEXT_BYTES_MAX = 4096  # of a text without a limit of its own
 class Deposit:
     """One run, after the event `version` of a ledger; `adoptions` ledgers had it before.
 
-    `job` is frozen: its bundle, its image archive and its inputs are named by their sha256. `phase` is
-    queued, running (it has a session), held, or a final one. `reason` is that of a final phase. `platform`,
-    `session` and `incarnation` are those of the present session. `adopted_by`: the machine that adopted it
-    last.
+    `accepted` are its checkpoints and its outputs. `job` is frozen: its bundle, its image archive and its
+    inputs are named by their sha256. `phase` is queued, running (it has a session), held, or a final one.
+    `reason` is that of a final phase. `platform`, `session` and `incarnation` are those of the present
+    session. `adopted_by`: the machine that adopted it last.
     """
 
     format: int
@@ -92,7 +92,7 @@ def deposit_of(record: RunRecord) -> Deposit:
         version=record.version,
         phase=phase,
         generation=record.generation,
-        accepted=record.accepted,
+        accepted=record.stored,
         reason=bounds.text(record.reason.partition("\n")[0], REASON_BYTES_MAX) if phase.final else "",
         ended_at=record.ended_at if phase.final else None,
         micro_batch_caps=record.micro_batch_caps,

@@ -197,6 +197,15 @@ class CheckpointAccepted:
 
 
 @dataclass(frozen=True)
+class OutputsKept:
+    """The files that a session left for people are in the home store."""
+
+    at: float
+    outputs: Accepted
+    kind: Literal[Kind.OUTPUTS_KEPT] = Kind.OUTPUTS_KEPT
+
+
+@dataclass(frozen=True)
 class CheckpointCorrupt:
     """While a session was prepared, an accepted checkpoint failed its verification or was gone from the home
     store. The order falls back to an earlier one."""
@@ -210,8 +219,8 @@ class CheckpointCorrupt:
 
 @dataclass(frozen=True)
 class Retired:
-    """The intent to delete superseded checkpoints from the home store. `by` a session's uplink, named by its
-    session: it has deleted them already, while its generation was open."""
+    """The intent to delete superseded checkpoints or outputs from the home store. `by` a session's uplink,
+    named by its session: it has deleted them already, while its generation was open."""
 
     at: float
     names: tuple[str, ...]
@@ -336,7 +345,8 @@ class Adopted:
     """The run comes from another ledger, as a store describes it, and waits for a person. Or it comes back
     from one: if it has a session here, that goes on.
 
-    `generation` is above every session that the other ledger may have started. `adoptions` counts the ledgers
+    `generation` is above every session that the other ledger may have started. `accepted` also holds the
+    outputs that it kept. `adoptions` counts the ledgers
     that had the run before, this one included if it comes back. `by` names the machine that adopted it."""
 
     at: float
@@ -396,5 +406,5 @@ Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
     | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
     | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained | TurnedAway
-    | Adopted | Moved | Woken | Slept | Unscheduled
+    | Adopted | Moved | Woken | Slept | Unscheduled | OutputsKept
 )  # fmt: skip

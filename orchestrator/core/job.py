@@ -300,7 +300,8 @@ class Job:
     `bundle` is the sha256 of the source archive; it is empty until submit freezes the source. `command` is
     already split and still has its placeholders. `profiles` are keyed by accelerator name or `default`.
     `requirements` and `requirements_lock` are paths in the bundle: a `Requirements` in two fields. `variants`
-    are those for one kind of accelerator only, by its name.
+    are those for one kind of accelerator only, by its name. `outputs` are patterns of files, relative to the
+    working directory, that come home from every session. None: what a failed or the last session left does.
     """
 
     name: str
@@ -323,6 +324,7 @@ class Job:
     variants: tuple[tuple[str, Requirements], ...] = ()
     schedule: Recurrence | None = None
     notify: Notify | None = None
+    outputs: tuple[str, ...] | None = None
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:

@@ -60,6 +60,7 @@ class Kind(StrEnum):
     STOP_REQUESTED = "stop_requested"
     ENDED = "ended"
     ACCEPTED = "accepted"
+    OUTPUTS_KEPT = "outputs_kept"
     CORRUPT = "corrupt"
     RETIRED = "retired"
     NOTED = "noted"
@@ -114,6 +115,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
     },
     P.RUNNING: {
         K.ACCEPTED: P.RUNNING,
+        K.OUTPUTS_KEPT: P.RUNNING,
         K.STOP_REQUESTED: P.STOPPING,
         K.ENDED: P.COLLECTING,
         K.ADOPTED: P.RUNNING,
@@ -123,6 +125,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.BEGAN: P.STOPPING,
         K.STARTED: P.STOPPING,
         K.ACCEPTED: P.STOPPING,
+        K.OUTPUTS_KEPT: P.STOPPING,
         K.ENDED: P.COLLECTING,
         K.ADOPTED: P.STOPPING,
         K.WOKEN: P.STOPPING,
@@ -130,6 +133,7 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
     P.COLLECTING: {
         K.STARTED: P.COLLECTING,
         K.ACCEPTED: P.COLLECTING,
+        K.OUTPUTS_KEPT: P.COLLECTING,
         K.ACTION_FAILED: P.COLLECTING,
         K.REQUEUED: P.QUEUED,
         K.COMPLETED: P.DONE,

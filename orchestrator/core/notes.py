@@ -16,7 +16,7 @@ from hashlib import sha256
 NOTES_MAX = 100  # kinds in a record, which is written with every event; the ledger has them all
 SEEN_MAX = 32  # different texts of one kind that are remembered: more than one status has warnings
 MORE = "more kinds of notes than are kept, the newest: "
-_CHECKPOINT = re.compile(r"\b\d{10,19}-g\d{2,9}-[0-9a-z]{1,32}\b")
+_CHECKPOINT = re.compile(r"\b\d{10,19}-g\d{2,9}-[0-9a-z]{1,32}(-outputs)?\b")
 _NUMBER = re.compile(r"\d+")
 
 

@@ -31,7 +31,7 @@ class Order:
     `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
-    `disk_gb` is what the job needs.
+    `disk_gb` is what the job needs. `outputs` as in the job.
     """
 
     run: str
@@ -66,6 +66,7 @@ class Order:
     requirements_lock: str | None = None
     mean_time_to_failure: float | None = None
     leave_by: float | None = None
+    outputs: tuple[str, ...] | None = None
 
 
 class Outcome(StrEnum):

@@ -18,7 +18,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
-from orchestrator.core.checkpoint import CheckpointRef, newest, superseded_while_open
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest, superseded_while_open
 from orchestrator.core.closing import closing, cooldown
 from orchestrator.core.damage import lost_resume
 from orchestrator.core.draft import Draft
@@ -29,6 +29,7 @@ from orchestrator.core.event import (
     Cooldown,
     Ended,
     Launched,
+    OutputsKept,
     Prepared,
     Regained,
     Retired,
@@ -158,7 +159,7 @@ def _collected(draft: Draft, report: Report) -> None:
         _note_corrupt(draft, report.corrupt)
         _note_all(draft, report)
         for checkpoint in report.checkpoints:
-            _accept(draft, checkpoint.ref.incarnation, CheckpointAccepted(draft.now, checkpoint))
+            _accept(draft, checkpoint)
         _note_gone(draft, report.gone)
     assert isinstance(report.action, Collect)
     if draft.record.phase is not Phase.COLLECTING or not report.action.last:
@@ -206,12 +207,13 @@ def _note_gone(draft: Draft, gone: tuple[str, ...]) -> None:
 
 
 def _worth_waiting_for(draft: Draft, report: Done) -> list[tuple[str, str]]:
-    """The incomplete checkpoints that the run would go on from, oldest first."""
+    """The incomplete checkpoints that the run would go on from, and outputs, oldest first."""
     best = newest(draft.record.accepted)
     step = -1 if best is None else best.ref.step
     given_up = draft.record.forgone or draft.record.discard
     refs = ((CheckpointRef.parse(name), name, reason) for name, reason in report.late)
-    return [] if given_up else sorted((name, reason) for ref, name, reason in refs if ref and ref.step > step)
+    worth = ((name, reason) for ref, name, reason in refs if ref and (ref.outputs or ref.step > step))
+    return [] if given_up else sorted(worth)
 
 
 def _left_nothing(draft: Draft, report: Failed) -> bool:
@@ -254,10 +256,10 @@ def _note_corrupt(draft: Draft, corrupt: tuple[tuple[str, str], ...]) -> None:
     draft.note(f"ignored corrupt {'checkpoint' if len(corrupt) == 1 else 'checkpoints'} {told}{more}")
 
 
-def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
-    """Accepts a checkpoint only of the current generation and its one incarnation (fencing)."""
+def _accept(draft: Draft, found: Accepted) -> None:
+    """Accepts checkpoints and outputs only of the current generation and its one incarnation (fencing)."""
     session = draft.session
-    ref = event.checkpoint.ref
+    ref, incarnation = found.ref, found.ref.incarnation
     if ref.generation != session.generation:
         return
     if session.incarnation is None and draft.record.phase is not Phase.RUNNING:
@@ -265,8 +267,8 @@ def _accept(draft: Draft, incarnation: str, event: CheckpointAccepted) -> None:
         session = draft.session
     if incarnation != session.incarnation:
         draft.note(f"{session.name} was started twice; checkpoints of {incarnation} are ignored")
-    elif all(known.name != event.checkpoint.name for known in draft.record.accepted):
-        draft.emit(event)
+    elif all(known.name != found.name for known in draft.record.stored):
+        draft.emit(OutputsKept(draft.now, found) if ref.outputs else CheckpointAccepted(draft.now, found))
 
 
 def _close(draft: Draft) -> None:

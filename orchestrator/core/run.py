@@ -29,6 +29,7 @@ from orchestrator.core.event import (
     Launched,
     Moved,
     Noted,
+    OutputsKept,
     Prepared,
     Regained,
     Released,
@@ -75,6 +76,7 @@ class RunRecord:
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
     `place`: the platform and accelerator of the session that was last seen to run.
+    `outputs`: what its sessions left for people, oldest first.
     """
 
     run: str
@@ -118,6 +120,12 @@ class RunRecord:
     asleep: bool = False
     place: tuple[str, str] | None = None
     deadline: float | None = None
+    outputs: tuple[Accepted, ...] = ()
+
+    @property
+    def stored(self) -> tuple[Accepted, ...]:
+        """Everything of the run that the home store keeps: its checkpoints and its outputs."""
+        return (*self.accepted, *self.outputs)
 
     @property
     def standing(self) -> Phase:
@@ -184,6 +192,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return _closed(record, event)
         case CheckpointAccepted():
             return _progressed(record, event)
+        case OutputsKept():
+            return replace(record, outputs=(*record.outputs, event.outputs))
         case CheckpointCorrupt():
             left = tuple(c for c in record.accepted if c.name != event.name)
             to = f"step {event.order.resume_step:,}" if event.order.resume else "the beginning"
@@ -236,9 +246,12 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
 def _adopted(record: RunRecord, event: Adopted) -> RunRecord:
     """If it comes back, it no longer waits because it was away; it may still wait for something else."""
     still = record.awaits is not None or bool(record.missing)
+    checkpoints = tuple(each for each in event.accepted if not each.ref.outputs)
+    outputs = tuple(each for each in event.accepted if each.ref.outputs)
     record = replace(
-        record, generation=event.generation, accepted=event.accepted, adoptions=event.adoptions,
-        adopted_by=event.by, micro_batch_caps=event.micro_batch_caps, fault=record.fault if still else "",
+        record, generation=event.generation, accepted=checkpoints, outputs=outputs,
+        adoptions=event.adoptions, adopted_by=event.by, micro_batch_caps=event.micro_batch_caps,
+        fault=record.fault if still else "",
     )  # fmt: skip
     if record.session is not None:
         return record
@@ -322,12 +335,13 @@ def _retired(record: RunRecord, event: Retired) -> RunRecord:
     """The session remembers its own retired checkpoints, because its outbox may still hold them."""
     names = frozenset(event.names)
     left = tuple(c for c in record.accepted if c.name not in names)
+    outputs = tuple(each for each in record.outputs if each.name not in names)
     session = record.session
     if session is not None:
         gone = tuple(c.ref.step for c in record.accepted
                      if c.name in names and c.ref.generation == session.generation)  # fmt: skip
         session = replace(session, retired_steps=(*session.retired_steps, *gone))
-    return replace(record, accepted=left, session=session)
+    return replace(record, accepted=left, outputs=outputs, session=session)
 
 
 def _assigned(record: RunRecord, event: Assigned) -> RunRecord:

@@ -27,6 +27,7 @@ from orchestrator.core.action import (
     Stop,
     Trouble,
 )
+from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.job import frozen_image
 from orchestrator.core.mask import Mask
 from orchestrator.core.offer import Uplink
@@ -394,7 +395,7 @@ def _doubt(store: Store, action: Prepare, *, gone: bool) -> str:
     order = action.order
     known = action.accepted | action.dropped
     unknown = [ref for ref in stored.names(store, order.run)
-               if ref.name not in known and ref.step > order.resume_step]  # fmt: skip
+               if ref.name not in known and ref.step > order.resume_step and not ref.outputs]  # fmt: skip
     if unknown:
         newest = max(unknown, key=lambda ref: ref.step).name
         return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
@@ -454,13 +455,15 @@ def _retire(action: Retire, backends: Backends) -> Report:
     refs = deposits.checkpoints_unless_adopted(store, action.run, action.adoptions)
     if refs is None:
         return Done(action, notes=(_ADOPTED,))
-    kept = [ref.step for ref in refs if ref.name in action.keep]
+    kept = [ref.step for ref in refs if ref.name in action.keep and not ref.outputs]
     newest_kept = max(kept, default=-1)
-    gone = [
-        ref.name
-        for ref in refs
-        if ref.name not in action.keep and ref.generation <= action.generation and ref.step <= newest_kept
-    ]
+
+    def is_old(ref: CheckpointRef) -> bool:
+        if ref.outputs:  # those of the newest generation may not be accepted yet
+            return ref.generation < action.generation
+        return ref.generation <= action.generation and ref.step <= newest_kept
+
+    gone = [ref.name for ref in refs if ref.name not in action.keep and is_old(ref)]
     if gone:
         listed = {ref.name for ref in refs}
         stored.retire(store, action.run, gone, keep=(listed | action.keep) - set(gone))

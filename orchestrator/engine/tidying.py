@@ -184,7 +184,7 @@ def sweep_store(
             break
         if record.store in failed:
             continue
-        keep = [checkpoint.name for checkpoint in record.accepted]
+        keep = [each.name for each in record.stored]
         try:
             store = backends.store(record.store)
             gone += stored.sweep_orphans(store, record.run, keep, _closed_below(record))

@@ -60,7 +60,7 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
     record = ledger.record(surplus.run)
     if deposits.checkpoints_unless_adopted(store, record.run, record.adoptions) is None:
         raise Superseded(f"{record.run}: {ADOPTED}")
-    accepted = frozenset(c.name for c in record.accepted)
+    accepted = frozenset(c.name for c in record.stored)
     gone = tuple(name for name in surplus.checkpoints if name in accepted)
     if surplus.checkpoints:
         _check_whole(store, record, gone)
@@ -79,7 +79,7 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
 
 def _check_whole(store: Store, record: RunRecord, gone: tuple[str, ...]) -> None:
     """Raises CorruptCheckpoint unless every accepted checkpoint except those in `gone` is intact."""
-    for kept in record.accepted:
+    for kept in record.stored:
         if kept.name in gone:
             continue
         try:
@@ -99,7 +99,7 @@ def _is_over(run: str, needs: Needs, policy: Policy) -> bool:
 def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Surplus:
     if deposits.checkpoints_unless_adopted(store, record.run, record.adoptions) is None:
         return Surplus(record.run, trouble=ADOPTED)
-    accepted = [c.name for c in record.accepted]
+    accepted = [c.name for c in record.stored]
     gone: tuple[str, ...] = ()
     trouble = ""
     if policy.checkpoints and not old_enough(needs.runs[record.run], needs, policy):
@@ -116,8 +116,8 @@ def _of_run(store: Store, record: RunRecord, needs: Needs, policy: Policy) -> Su
 def superseded_results(
     record: RunRecord, listed: Iterable[CheckpointRef]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """(names that may go, names that stay). The newest stays, and the best by the job's own metric. So does
-    everything in the store that is newer than the newest accepted checkpoint."""
+    """(names that may go, names that stay). The newest stays, and the best by the job's own metric. So do
+    the outputs, and everything in the store that is newer than the newest accepted checkpoint."""
     best = record.job.checkpoint.keep.best
     going = superseded(
         record.accepted,
@@ -126,7 +126,7 @@ def superseded_results(
         pinned=frozenset(),
     )
     names = {c.name for c in going}
-    kept = tuple(c.name for c in record.accepted if c.name not in names)
+    kept = tuple(c.name for c in record.stored if c.name not in names)
     last = newest(record.accepted)
     if last is None:
         return (), ()

@@ -13,8 +13,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from io import FileIO
 from itertools import islice
 from pathlib import Path
@@ -84,13 +85,8 @@ class Outbox:
             remove(saved)
             return None
         try:
-            manifest = self._manifest(ref, saved)
-            encoded = _within_bounds(manifest)
-            target = self._folder.outbox / CHECKPOINTS / ref.name
-            target.mkdir(exist_ok=True)
-            sync_folder(self._blobs)
-            write_whole(target / MANIFEST, encoded)
-            sync_folder(target.parent)
+            manifest = self._manifest(ref, self._stored(saved), _metrics(saved, self._mask))
+            self._put(manifest)
         except BaseException:
             self._drop_unreferenced()  # links into `saved` would keep its disk space in use
             raise
@@ -99,10 +95,57 @@ class Outbox:
         self._retain()
         return manifest
 
-    def _manifest(self, ref: CheckpointRef, saved: Path) -> Manifest:
+    def keep(
+        self, step: int, files: Iterable[tuple[Path, str, str]], goes_on: Callable[[], bool] = lambda: True
+    ) -> tuple[Manifest | None, tuple[str, ...]]:
+        """Stores files as the session's outputs: (folder, name in it, path for people). Call it once, after
+        the last commit. It is cut short when `goes_on` says so.
+
+        Returns the manifest (None: there is nothing to keep), and why some files are not in it. Raises
+        OSError, after which nothing is kept.
+        """
+        ref = CheckpointRef(step, self._order.generation, self._incarnation, outputs=True)
+        entries: list[FileEntry] = []
+        left: list[str] = []
+        try:
+            for root, name, path in files:
+                if not goes_on():
+                    left.append(f"{path!a} and what comes after it: there was no time left")
+                    break
+                try:
+                    if not is_fit_name(path):
+                        raise Unfit("its name cannot be stored")
+                    entries.append(replace(self._store(root, name), path=path))
+                except Unfit as error:
+                    left.append(f"{path!a}: {error}")
+            if not entries:
+                return None, tuple(left)
+            manifest = self._manifest(ref, tuple(sorted(entries, key=lambda each: each.path)), {})
+            self._put(manifest)
+        except BaseException:
+            self._drop_unreferenced()
+            raise
+        self.manifests = (*self.manifests, manifest)
+        return manifest, tuple(left)
+
+    def _put(self, manifest: Manifest) -> None:
+        """The manifest comes last: its blobs are durable by now."""
+        encoded = _within_bounds(manifest)
+        target = self._folder.outbox / CHECKPOINTS / manifest.name
+        target.mkdir(exist_ok=True)
+        sync_folder(self._blobs)
+        write_whole(target / MANIFEST, encoded)
+        sync_folder(target.parent)
+
+    def _stored(self, saved: Path) -> tuple[FileEntry, ...]:
         stored = tuple(self._store(saved, name) for name in _contents(saved))
         if not stored:
             raise Unfit(f"{saved.name} is empty")
+        return stored
+
+    def _manifest(
+        self, ref: CheckpointRef, stored: tuple[FileEntry, ...], metrics: Mapping[str, float]
+    ) -> Manifest:
         return Manifest(
             run=self._order.run,
             ref=ref,
@@ -111,7 +154,7 @@ class Outbox:
             parent=self._order.resume,
             code=self._order.bundle,
             environment=self._environment,
-            metrics=_metrics(saved, self._mask),
+            metrics=metrics,
             created_at=self._clock.now(),
         )
 
@@ -251,9 +294,14 @@ def _contents(saved: Path) -> Iterator[str]:
         if path.is_symlink() or not (path.is_file() or path.is_dir()):
             raise Unfit(f"{saved.name} contains {name!r}, which is neither a file nor a folder")
         if path.is_file():
-            if not safe_path(name) or not _is_text(name) or len(name.encode()) > bounds.PATH_BYTES_MAX:
+            if not is_fit_name(name):
                 raise Unfit(f"{saved.name} contains a file with an unusable name: {name[:200]!r}")
             yield name
+
+
+def is_fit_name(name: str) -> bool:
+    """Whether a manifest can hold this path."""
+    return safe_path(name) and _is_text(name) and len(name.encode()) <= bounds.PATH_BYTES_MAX
 
 
 def _is_text(name: str) -> bool:

@@ -53,17 +53,18 @@ _OWN_REQUIREMENTS = ".orchestrator/requirements"
 
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
-micro_batch × devices must divide work.global_batch; phases begin at step 0, rise, and stay below work.total;
-rules name accelerators of the catalogue; command splits as a shell would, holds known
-placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's lower
-number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not empty;
-source is needed unless image is given; source, requirements, path inputs and image folders exist; inputs
-come from a path, https, kaggle: or drive:; names of inputs, tags and secrets are given once; env names
-neither secrets nor ORCHESTRATOR_ variables, secrets none of the latter, and no word of command looks like a
-secret; dates, durations and image names are possible ones; numbers are finite; a schedule's cron line names
-dates that exist, its time zone is known, its window is not the whole day and has at least one fire, and
-overlap: replace needs mode: fresh. The file is UTF-8, one document of at most 256 KiB and 24 levels, without
-anchors, aliases, tags, repeated keys and keys that are not text."""
+micro_batch × devices must divide work.global_batch; phases begin at step 0, rise, and stay below
+work.total; rules name accelerators of the catalogue; command splits as a shell would, holds known
+placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's
+lower number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not
+empty; source is needed unless image is given; outputs lie below the working directory; source,
+requirements, path inputs and image folders exist; inputs come from a path, https, kaggle: or drive:; names
+of inputs, tags and secrets are given once; env names neither secrets nor ORCHESTRATOR_ variables, secrets
+none of the latter, and no word of command looks like a secret; dates, durations and image names are
+possible ones; numbers are finite; a schedule's cron line names dates that exist, its time zone is known,
+its window is not the whole day and has at least one fire, and overlap: replace needs mode: fresh. The file
+is UTF-8, one document of at most 256 KiB and 24 levels, without anchors, aliases, tags, repeated keys and
+keys that are not text."""
 
 
 @dataclass(frozen=True)
@@ -177,6 +178,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         secrets=tuple(spec.secrets),
         schedule=None if spec.schedule is None else _recurrence(spec.schedule),
         notify=spec.notify.build() if spec.notify is not None else None,
+        outputs=None if spec.outputs is None else tuple(spec.outputs),
     )
     return _with(job, requirements)
 

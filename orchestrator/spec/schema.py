@@ -140,6 +140,14 @@ def _distinct(value: list[str]) -> list[str]:
     return value
 
 
+def _below(value: str) -> str:
+    pieces = value.rstrip("/").split("/")
+    if value.startswith("/") or "\\" in value or "\0" in value or not {"", ".", ".."}.isdisjoint(pieces):
+        raise ValueError(f"given {shown(value)}; valid: a path below the working directory, with / between "
+                         "its parts, and *, ? or ** for any characters")  # fmt: skip
+    return value
+
+
 Command = Annotated[tuple[str, ...], BeforeValidator(_split), WithJsonSchema({"type": "string"})]
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200, description=_VARIABLE_WORDS)]
@@ -186,6 +194,9 @@ RequirementsFiles = Annotated[
         },
     }),
 ]  # fmt: skip
+
+
+OutputPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_below)]
 
 
 class ClaimSection(Section):
@@ -365,3 +376,9 @@ class JobSection(Section):
     )
     schedule: ScheduleSection | None = Field(default=None, description="a mapping with cron and timezone")
     notify: NotifySection | None = Field(default=None, description="a mapping with on and url")
+    outputs: list[OutputPattern] | None = Field(
+        default=None,
+        max_length=100,
+        description="a list of files to bring home from each session, relative to the working directory, "
+        "such as results/*.csv or plots/; at most 100",
+    )

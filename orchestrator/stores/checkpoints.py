@@ -197,8 +197,9 @@ def fetch(
     return manifest
 
 
-def restore(folder: Path, manifest: Manifest, target: Path) -> None:
-    """Writes a checkpoint's files as the training wrote them, from a folder in outbox layout.
+def restore(folder: Path, manifests: Iterable[Manifest], target: Path) -> None:
+    """Writes the files of checkpoints as the training wrote them, from a folder in outbox layout. No two may
+    have the same path.
 
     The target appears complete, verified and durable, or not at all. Raises InputError if it exists, and
     CorruptCheckpoint if a blob is missing or damaged.
@@ -208,10 +209,11 @@ def restore(folder: Path, manifest: Manifest, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent)
     with draft_folder(target.parent) as draft:
-        for entry in manifest.files:
-            path = draft / entry.path
-            path.parent.mkdir(parents=True, exist_ok=True)
-            _assemble(folder / "blobs", entry, path, manifest.name)
+        for manifest in manifests:
+            for entry in manifest.files:
+                path = draft / entry.path
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _assemble(folder / "blobs", entry, path, manifest.name)
         for here, _, _ in os.walk(draft):
             sync_folder(Path(here))
         draft.rename(target)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core import bounds
-from orchestrator.core.checkpoint import Manifest
+from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.errors import BackendError, CorruptCheckpoint
 from orchestrator.files import Odd
 from orchestrator.session.layout import CHECKPOINTS
@@ -42,6 +42,11 @@ class Shipped:
     gone: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     more: bool = False
+
+
+def _is_checkpoint(name: str) -> bool:
+    ref = CheckpointRef.parse(name)
+    return ref is not None and not ref.outputs
 
 
 class Look:
@@ -78,7 +83,7 @@ class Look:
         published = self._outbox.published()
         first, again, notes = self._waiting(set(published), last)
         page = [*first, *again][: bounds.COLLECT_CHECKPOINTS_MAX]
-        newest = max(published, default=None)
+        newest = max(filter(_is_checkpoint, published), default=None)
         candidates: list[Manifest] = []
         with self._once(candidates):
             for name in page:
@@ -134,7 +139,8 @@ class Look:
             refuse(self._marks / name)
             self._corrupt.append((name, reason))
             return []
-        if found is None and name == newest:  # its uplink deletes older ones, but never the newest
+        last = name == newest or not _is_checkpoint(name)
+        if found is None and last:  # its uplink deletes older ones, but never the newest, nor outputs
             self._wait(name, "its manifest is missing")
         return [] if found is None else [found]
 

@@ -1,4 +1,5 @@
 """Which checkpoints of an outbox are worth shipping: the newest, and the best one if retention keeps it.
+At the end also the session's outputs.
 
 A slow connection then never begins a checkpoint that a newer one has replaced. But one that has begun is
 finished first: otherwise saves that come faster than uploads would leave halves in the store, and nothing
@@ -52,8 +53,9 @@ class Latest:
     def _choose(self) -> Iterable[str]:
         """The newest one that is not in the store, unless a newer one is. One that could not be copied does
         not keep the one before it from being shipped."""
-        there = sorted(filter(self._is_own, self._inner.checkpoints()), key=_step, reverse=True)
-        newest = max(map(_step, self.published), default=-1)
+        own = tuple(filter(self._is_own, self._inner.checkpoints()))
+        there = sorted((name for name in own if not _holds_outputs(name)), key=_step, reverse=True)
+        newest = max((_step(name) for name in self.published if not _holds_outputs(name)), default=-1)
         for name in there:
             if _step(name) <= newest:
                 break
@@ -64,6 +66,7 @@ class Latest:
         best = self._best_of(there)
         if best is not None and best not in self.published and _step(best) <= newest:
             yield best
+        yield from (name for name in own if _holds_outputs(name) and name not in self.published)
 
     def _is_own(self, name: str) -> bool:
         ref = CheckpointRef.parse(name)
@@ -88,6 +91,11 @@ class Latest:
 def _step(name: str) -> int:
     ref = CheckpointRef.parse(name)
     return -1 if ref is None else ref.step
+
+
+def _holds_outputs(name: str) -> bool:
+    ref = CheckpointRef.parse(name)
+    return ref is not None and ref.outputs
 
 
 def _metrics(read: Callable[[str], bytes | None], name: str) -> Mapping[str, float] | None:

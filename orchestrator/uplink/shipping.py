@@ -72,9 +72,8 @@ class Uplink:
         self.published = _marked(scratch / CHECKPOINTS, _PUBLISHED)  # by name: what is in the store
         self.begun = _marked(scratch / CHECKPOINTS, _BEGUN)  # by name: what is half there
         self.sent: Callable[[int], None] = lambda _: None  # hears the size of each object that the store took
-        self._newest: CheckpointRef | None = max(
-            (each.ref for each in self.published.values()), key=lambda ref: ref.step, default=None
-        )
+        refs = (each.ref for each in self.published.values() if not each.ref.outputs)
+        self._newest: CheckpointRef | None = max(refs, key=lambda ref: ref.step, default=None)
         self._result: str | None = None  # its sha256, once it is in the store
         self._shipped: dict[str, int] = {}  # bytes of log and progress, by name
         self.asked_to_leave = False  # the controller wants the session to save and leave
@@ -157,7 +156,8 @@ class Uplink:
 
     def _shows_the_newest(self) -> bool:
         """Whether those for which the others are to go are there: a put that was acknowledged may be lost."""
-        newest = [self.published[name] for name in sorted(self.published)[-KEEP_OPEN_MIN:]]
+        published = (each for _, each in sorted(self.published.items()) if not each.ref.outputs)
+        newest = list(published)[-KEEP_OPEN_MIN:]
         names = [each.name for each in newest]
         with snapshot(self._store):
             listed = stored.blob_sizes(self._store, self._order.run, newest[0].ref)
@@ -224,7 +224,8 @@ class Uplink:
         self._mark(manifest.name, _PUBLISHED).touch()
         self.published[manifest.name] = manifest
         self._end(manifest.name)
-        if self._newest is None or manifest.ref.step > self._newest.step:
+        newer = self._newest is None or manifest.ref.step > self._newest.step
+        if newer and not manifest.ref.outputs:
             self._newest = manifest.ref
         return True
 

@@ -153,6 +153,15 @@ class Stay:
 
     def manifests(self) -> list[Manifest]:
         """Every committed checkpoint, oldest first. Verifies all their blobs."""
+        return [each for each in self._committed() if not each.ref.outputs]
+
+    def outputs(self) -> dict[str, bytes]:
+        """What the session left for people: path → content."""
+        found = [each for each in self._committed() if each.ref.outputs]
+        assert len(found) <= 1
+        return {entry.path: self.content(each, entry.path) for each in found for entry in each.files}
+
+    def _committed(self) -> list[Manifest]:
         found = []
         for path in sorted((self.root / "outbox" / "checkpoints").glob("*/manifest.json")):
             manifest = checkpoint.decode(path.parent.name, path.read_bytes())

@@ -238,7 +238,7 @@ class StoreSuite:
         staged = tmp_path / "staged"
         assert checkpoints.fetch(store, RUN, manifest.name, staged) == manifest
         assert files_below(staged) == files_below(tmp_path / "outbox")
-        checkpoints.restore(staged, manifest, tmp_path / "deep" / "pulled")
+        checkpoints.restore(staged, [manifest], tmp_path / "deep" / "pulled")
         expected = {path: b"".join(parts) for path, parts in files.items()}
         assert files_below(tmp_path / "deep") == {f"pulled/{path}": data for path, data in expected.items()}
 
@@ -315,12 +315,12 @@ class StoreSuite:
         checkpoints.publish(store, RUN, manifest, folder)
         (folder / "blobs" / sha256(b"zzzz")).write_bytes(b"yyyy")
         with pytest.raises(CorruptCheckpoint, match="altered"):
-            checkpoints.restore(folder, manifest, tmp_path / "pulls" / "one")
+            checkpoints.restore(folder, [manifest], tmp_path / "pulls" / "one")
         assert list((tmp_path / "pulls").iterdir()) == []
         checkpoints.fetch(store, RUN, manifest.name, folder)
-        checkpoints.restore(folder, manifest, tmp_path / "pulls" / "one")
+        checkpoints.restore(folder, [manifest], tmp_path / "pulls" / "one")
         with pytest.raises(InputError, match="exists"):
-            checkpoints.restore(folder, manifest, tmp_path / "pulls" / "one")
+            checkpoints.restore(folder, [manifest], tmp_path / "pulls" / "one")
         assert files_below(tmp_path / "pulls") == {"one/a": b"aaaa", "one/z": b"zzzz"}
 
     def test_retiring_leaves_what_others_need(self, store: Store, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ class World:
         """One file of a checkpoint, as `pull` would write it."""
         with TemporaryDirectory() as folder:
             stored.fetch(self.memory, run, manifest.name, Path(folder) / "fetched")
-            stored.restore(Path(folder) / "fetched", manifest, Path(folder) / "restored")
+            stored.restore(Path(folder) / "fetched", [manifest], Path(folder) / "restored")
             return (Path(folder) / "restored" / path).read_bytes()
 
     def finished(self) -> bool:

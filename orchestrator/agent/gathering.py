@@ -1,0 +1,130 @@
+"""Which files of an ended session come home as its outputs, and why others do not.
+
+Looks at names, sizes and times only; `orchestrator.session.committing` reads and stores the files. Decides
+nothing about checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orchestrator.core import bounds
+
+CHECKPOINTS = ".orchestrator/checkpoints"  # where people find what was saved and is no checkpoint
+_NAMED_MAX = 3
+# Nobody asks for these: they can be made again.
+_USELESS = frozenset({
+    "__pycache__", ".git", ".venv", "venv", "node_modules", ".cache", ".ipynb_checkpoints", ".pytest_cache",
+    ".mypy_cache", ".ruff_cache",
+})  # fmt: skip
+
+Stamp = tuple[int, int]  # size, and when it was last written (ns)
+
+
+@dataclass(frozen=True)
+class Output:
+    """A file to keep: `name` below `root`, and the `path` under which people find it."""
+
+    root: Path
+    name: str
+    path: str
+    size: int
+
+
+@dataclass(frozen=True)
+class Gathered:
+    """`files`, smallest first, and a sentence for those that stay behind; empty if there are none."""
+
+    files: tuple[Output, ...]
+    left: str = ""
+
+
+def asked_for(source: Path, patterns: Sequence[str]) -> Gathered:
+    """What the job's `outputs` name in the working directory `source`."""
+    wanted = [re.compile(expression(pattern)) for pattern in patterns]
+    found = [
+        Output(source, name, name, size)
+        for name, (size, _) in files_in(source)
+        if any(each.match(name) for each in wanted)
+    ]
+    return _within(found, bounds.OUTPUTS_BYTES_MAX, "")
+
+
+def unasked(
+    source: Path,
+    checkpoints: Path,
+    before: Mapping[str, Stamp],
+    is_saved: Callable[[str], bool],
+    bytes_max: int = bounds.UNASKED_BYTES_MAX,
+) -> Gathered:
+    """What a session wrote although the job names no outputs: new and changed files in the working directory,
+    and what it saved in the checkpoint folder and is no checkpoint. `before`: what was there at its start.
+    `is_saved`: whether a file in the working directory is kept as a checkpoint."""
+    found = [
+        Output(source, name, name, stamp[0])
+        for name, stamp in files_in(source, _USELESS)
+        if before.get(name) != stamp and not name.endswith(".pyc") and not is_saved(name)
+    ]
+    found += [
+        Output(checkpoints, name, f"{CHECKPOINTS}/{name}", size) for name, (size, _) in files_in(checkpoints)
+    ]
+    return _within(found, bytes_max, "; to keep them, name them under `outputs`")
+
+
+def expression(pattern: str) -> str:
+    """A glob as a regular expression, for `match`. `*` and `?` stay within a folder, `**` does not. A pattern
+    that names a folder matches everything below it."""
+    pieces = []
+    for piece in re.split(r"(\*\*/|\*\*|\*|\?)", pattern.rstrip("/")):
+        pieces.append({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece, re.escape(piece)))
+    return "".join(pieces) + r"(?:/|\Z)"
+
+
+def files_in(root: Path, skipped: Iterable[str] = ()) -> Iterator[tuple[str, Stamp]]:
+    """The plain files below a folder by relative path, at most LISTED_MAX. Follows no link. Leaves out
+    folders that are called like one of `skipped`, and drafts."""
+    count, skip = 0, frozenset(skipped)
+    for here, folders, names in os.walk(root):
+        folders[:] = sorted(each for each in folders if each not in skip)
+        for name in sorted(names):
+            path = Path(here, name)
+            try:
+                found = path.lstat()
+            except OSError:
+                continue
+            if stat.S_ISREG(found.st_mode):
+                count += 1
+                if count > bounds.LISTED_MAX:
+                    return
+                yield path.relative_to(root).as_posix(), (found.st_size, found.st_mtime_ns)
+
+
+def _within(found: list[Output], bytes_max: int, advice: str) -> Gathered:
+    """The smallest files that fit: what people look for is small, and a cached data set is not."""
+    ordered = sorted(found, key=lambda each: (each.size, each.path))
+    total, count = 0, 0
+    for each in ordered[: bounds.FILES_MAX]:
+        total += each.size
+        if total > bytes_max:
+            break
+        count += 1
+    left = ordered[count:]
+    if not left:
+        return Gathered(tuple(ordered))
+    named = ", ".join(
+        f"{each.path} ({bounds.size_text(each.size)})" for each in sorted(left, key=_largest)[:_NAMED_MAX]
+    )
+    more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+    limit = f"{bounds.size_text(bytes_max)} or {bounds.FILES_MAX:,} files"
+    return Gathered(
+        tuple(ordered[:count]), f"not kept, because outputs are limited to {limit}: {named}{more}{advice}"
+    )
+
+
+def _largest(output: Output) -> tuple[int, str]:
+    return -output.size, output.path

@@ -1,0 +1,139 @@
+"""Copies the files that a run's sessions left for people into a folder, and verifies them.
+
+Decides which version of a file counts: the newest session's. Older sessions keep theirs in the home store.
+Only what the ledger accepted counts, as for checkpoints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from orchestrator.client import pulling
+from orchestrator.client.checkpoints import gone
+from orchestrator.client.naming import local_names
+from orchestrator.clock import Clock
+from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
+from orchestrator.core.run import RunRecord
+from orchestrator.core.wording import count_text
+from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
+from orchestrator.stores import checkpoints as stored
+from orchestrator.stores.store import Store
+
+
+@dataclass(frozen=True)
+class PulledOutputs:
+    """The outputs in `folder`, every byte verified: `files` of them, `size` bytes together.
+
+    `sessions`: the numbers of the sessions that they come from. `older`: files of which an earlier session
+    left another version, with its number. `skipped`: sessions whose outputs failed, with the reason.
+    `renamed`: files that could not keep their names here, with the new ones.
+    """
+
+    run: str
+    folder: Path
+    files: int
+    size: int
+    sessions: tuple[int, ...]
+    older: tuple[tuple[str, int], ...] = ()
+    skipped: tuple[str, ...] = ()
+    renamed: tuple[tuple[str, str], ...] = ()
+
+
+def wanted(record: RunRecord, session: int | None) -> tuple[Accepted, ...]:
+    """The outputs of one session, or of all, newest first. Raises InputError if there are none."""
+    every = sorted(record.outputs, key=lambda each: each.ref.generation, reverse=True)
+    if not every:
+        why = "its sessions left none" if record.phase.final else "they come when a session ends"
+        raise InputError(f"{record.run} has no outputs: {why} (docs/outputs.md)")
+    if session is None:
+        return tuple(every)
+    found = tuple(each for each in every if each.ref.generation == session)
+    if not found:
+        there = ", ".join(str(each.ref.generation) for each in reversed(every))
+        raise InputError(f"session {session} of {record.run} left no outputs; these did: {there}")
+    return found
+
+
+def bring(
+    store: Store,
+    record: RunRecord,
+    wanted: Sequence[Accepted],
+    target: Path | None,
+    clock: Clock,
+    progress: pulling.Progressed | None = None,
+) -> PulledOutputs:
+    """Copies these outputs, newest first, into `target`, by default `<run>-outputs`.
+
+    A target that already holds exactly these files stays as it is. Raises InputError if it holds anything
+    else or cannot be created, and CorruptCheckpoint if the outputs of every session fail.
+    """
+    manifests, skipped = _read(store, record, wanted)
+    chosen, older = _newest(manifests)
+    names = local_names(entry.path for each in chosen for entry in each.files)
+    here = [
+        replace(each, files=tuple(replace(entry, path=names[entry.path]) for entry in each.files))
+        for each in chosen
+    ]
+    folder = pulling.bring_all(store, record.run, here, target or Path(f"{record.run}-outputs"), clock,
+                               progress)  # fmt: skip
+    return PulledOutputs(
+        record.run,
+        folder,
+        len(names),
+        sum(each.size for each in chosen),
+        tuple(sorted(each.ref.generation for each in chosen)),
+        older,
+        skipped,
+        tuple((given, name) for given, name in names.items() if given != name),
+    )
+
+
+def _read(
+    store: Store, record: RunRecord, wanted: Sequence[Accepted]
+) -> tuple[list[Manifest], tuple[str, ...]]:
+    found: list[Manifest] = []
+    skipped: list[str] = []
+    for each in wanted:
+        try:
+            found.append(stored.read(store, record.run, each.name, each.sha256))
+        except (CorruptCheckpoint, NotFound) as error:
+            reason = error.reason if isinstance(error, CorruptCheckpoint) else gone(store)
+            skipped.append(f"the outputs of session {each.ref.generation} cannot be used: {reason}")
+    if not found:
+        raise CorruptCheckpoint(wanted[0].name, "; ".join(skipped))
+    return found, tuple(skipped)
+
+
+def _newest(manifests: Sequence[Manifest]) -> tuple[list[Manifest], tuple[tuple[str, int], ...]]:
+    """The manifests, newest first, each with the files of which it has the newest version; and the files of
+    which an older one has another version. A path that was a file and is a folder now counts as one too."""
+    taken: dict[str, FileEntry] = {}
+    folders: set[str] = set()
+    chosen: list[Manifest] = []
+    older: dict[str, int] = {}
+    for manifest in manifests:
+        own = []
+        for entry in manifest.files:
+            above = _folders(entry.path)
+            if entry.path not in taken and entry.path not in folders and not above & taken.keys():
+                own.append(entry)
+            elif taken.get(entry.path) != entry:
+                older.setdefault(entry.path, manifest.ref.generation)
+        taken |= {entry.path: entry for entry in own}
+        folders |= {folder for entry in own for folder in _folders(entry.path)}
+        if own:
+            chosen.append(replace(manifest, files=tuple(own)))
+    return chosen, tuple(sorted(older.items()))
+
+
+def _folders(path: str) -> set[str]:
+    pieces = path.split("/")
+    return {"/".join(pieces[:count]) for count in range(1, len(pieces))}
+
+
+def text(outputs: Sequence[Accepted]) -> str:
+    """`3 sessions, the newest 4`: for a line about them."""
+    newest = max(each.ref.generation for each in outputs)
+    return f"of {count_text(len(outputs), 'session')}, the newest s{newest:02d}"
