@@ -26,6 +26,7 @@ _FILES = (
     "core/job.py",
     "core/mask.py",
     "core/order.py",
+    "core/save_pattern.py",
     "core/wire.py",
     "session/__init__.py",
     "session/committing.py",

@@ -39,6 +39,11 @@ class Folder(Layout):
         return self.work / "checkpoints"
 
     @property
+    def watched(self) -> Path:
+        """Copies of what the command saves by itself, before they are committed."""
+        return self.work / "watched"
+
+    @property
     def resume(self) -> Path:
         return self.work / "resume"
 
@@ -58,7 +63,7 @@ class Folder(Layout):
 
     def lay_out(self) -> None:
         """Makes the agent's own folders, and reserves some space for the result on a full disk."""
-        for path in (self.source, self.checkpoints, self.resume, self.outbox / LOG,
+        for path in (self.source, self.checkpoints, self.watched, self.resume, self.outbox / LOG,
                      self.outbox / BLOBS, self.outbox / CHECKPOINTS):  # fmt: skip
             path.mkdir(parents=True, exist_ok=True)
         write_whole(self.save_request, b"0\n")

@@ -18,7 +18,7 @@ from orchestrator.core import bounds
 CHECKPOINTS = ".orchestrator/checkpoints"  # where people find what was saved and is no checkpoint
 _NAMED_MAX = 3
 # Nobody asks for these: they can be made again.
-_USELESS = frozenset({
+USELESS = frozenset({
     "__pycache__", ".git", ".venv", "venv", "node_modules", ".cache", ".ipynb_checkpoints", ".pytest_cache",
     ".mypy_cache", ".ruff_cache",
 })  # fmt: skip
@@ -67,7 +67,7 @@ def unasked(
     `is_saved`: whether a file in the working directory is kept as a checkpoint."""
     found = [
         Output(source, name, name, stamp[0])
-        for name, stamp in files_in(source, _USELESS)
+        for name, stamp in files_in(source, USELESS)
         if before.get(name) != stamp and not name.endswith(".pyc") and not is_saved(name)
     ]
     found += [

@@ -1,6 +1,6 @@
 """The training command as a process: its environment, and how it is started, signalled and reaped.
 
-Only the leader is signalled, because a signal to the group would kill data-loader workers
+The whole group is never signalled, because that would kill data-loader workers
 (docs/training-contract.md). Does not decide when to stop the command or what its exit means.
 """
 
@@ -10,10 +10,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
+from orchestrator.agent import family
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
@@ -80,12 +82,19 @@ class Leader:
         self._guardian = guardian
 
     @classmethod
-    def start(cls, folder: Folder, order: Order, variables: Mapping[str, str], guardian: Guardian) -> Leader:
+    def start(
+        cls,
+        folder: Folder,
+        order: Order,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        guardian: Guardian,
+    ) -> Leader:
         """Call this in the main thread: the kernel kills the leader when the thread that started it ends."""
         memory = "-" if order.memory_bytes is None else str(order.memory_bytes)
         stage = [sys.executable, "-I", "-S", str(folder.agent), "--exec", str(os.getpid()), memory]
         process = subprocess.Popen(
-            [*stage, *order.command],
+            [*stage, *command],
             cwd=folder.source,
             env=variables,
             stdin=subprocess.DEVNULL,
@@ -102,8 +111,15 @@ class Leader:
         return self._process.stdout
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the leader only, which asks it to save and exit with 75."""
-        os.kill(self._process.pid, signal.SIGTERM)  # not reaped yet, so the number is still its own
+        """Sends SIGTERM to the training, which asks it to save and exit with 75: to the leader, or to those
+        below it that handle the signal if it does not."""
+        for pid in family.listeners(self._process.pid):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGTERM)  # the leader is not reaped yet, so its number is still its own
+
+    def seconds(self) -> float:
+        """The processor time that the training has used."""
+        return family.seconds(self._process.pid)
 
     def kill(self) -> None:
         self._guardian.kill()

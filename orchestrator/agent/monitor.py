@@ -7,6 +7,7 @@ command that does not. Decides no times and no outcome: `plan` and `classify` do
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 
 from orchestrator.agent import machine, plan
 from orchestrator.agent.backlog import Backlog
@@ -14,22 +15,28 @@ from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
+from orchestrator.agent.gathering import Stamp
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
+from orchestrator.agent.overlooked import overlooked
 from orchestrator.agent.plan import Costs
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
+from orchestrator.agent.watching import Watcher
 from orchestrator.core.order import Order, Result
+from orchestrator.core.save_pattern import SavePattern
 from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
+_BUSY_SHARE = 0.01  # of one processor: less is waiting
 
 
 class Monitor:
-    """`committed` is the step of the newest committed checkpoint; None before the first one."""
+    """`committed` is the step of the newest committed checkpoint; None before the first one. `before`: the
+    files of the working directory when the command started."""
 
     def __init__(
         self,
@@ -41,11 +48,12 @@ class Monitor:
         log: Log,
         report: Report,
         settings: Settings,
+        before: Mapping[str, Stamp],
         uplink: Companion | None = None,
     ) -> None:
         self.folder, self.order, self.incarnation = folder, order, incarnation
         self.clocks, self.leader, self.log, self.report = clocks, leader, log, report
-        self.settings, self.clock = settings, clocks.clock
+        self.settings, self.clock, self.before = settings, clocks.clock, before
         self.progress = Progress(folder.progress, settings.rate_window)
         self.relay = Relay(folder.progress, folder.outbox / folder.progress.name, log.mask)
         self.costs = Costs()
@@ -59,12 +67,15 @@ class Monitor:
         )
         self.committer = Committer(self.outbox, self.clock, settings.commit_retry)
         self.committer.start()
+        self._watcher = self._watch()
         self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
         self.pump.start()
         now = self.clock.monotonic()
         self._offered: set[tuple[int, int]] = set()  # (step, inode), because a step may be saved again
         self._alive_at = now
         self._heard = 0
+        self._scanned_at, self._overlooked = now, ""
+        self._used, self._measured_at, self._busy_at = 0.0, now, now
         self._requests = 0
         self._requested_at: float | None = None
         self._saved_at = now  # when it last saved or was asked to; the interval counts from here
@@ -75,9 +86,31 @@ class Monitor:
         self._grace_ends = float("inf")
         self._killed = False
 
+    def _watch(self) -> Watcher | None:
+        """Starts to watch for what the command saves by itself, if the job says where."""
+        if self.order.watch is None:
+            return None
+        watcher = Watcher(
+            self.folder,
+            SavePattern.parse(self.order.watch),
+            self.order.resume_step if self.order.resume else None,
+            self.clock,
+            self.settings.settle,
+            self.committer.offer,
+            lambda: self.progress.step,
+            self._interval,
+        )
+        watcher.start()
+        return watcher
+
+    def is_saved(self, name: str) -> bool:
+        """Whether a file of the working directory is part of what is watched for."""
+        return self._watcher is not None and self._watcher.covers(name)
+
     def tick(self) -> None:
         """Looks once, and acts on what it sees."""
         self._look()
+        self._scan()
         if self._stop is None:
             self._consider_stop()
         if self._stop is None:
@@ -106,14 +139,15 @@ class Monitor:
         gone."""
         self.pump.join(_PUMP_SECONDS)
         self._usage.finish()
+        if self._watcher is not None:
+            self._watcher.finish(killed=exit_code < 0 or self._killed)
+            self._await(self._watcher)
         self._look()
         self.relay.finish()
         self.committer.finish()
-        while self.committer.is_alive() and not self.out_of_budget():
-            self._look()
-            self.report.beat("committing")
-            self.committer.join(self.settings.tick)
+        self._await(self.committer)
         self._look()
+        self._scan(last=True)
         if self.committer.is_alive():
             self.unpublished = "the last checkpoint could not be committed in time"
             self._refused = False
@@ -129,12 +163,20 @@ class Monitor:
             oom_kills=oom_kills,
             unpublished=self.unpublished,
             refused=self._refused,
+            overlooked=self._overlooked,
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:
             message = f"{message}; {self._disk_text()}"
         step = ending.newest if exit_code == 0 else ending.committed
         return Result(self.incarnation, outcome, exit_code, step, message, ending.tail)
+
+    def _await(self, thread: threading.Thread) -> None:
+        """Waits for the end of a thread, as long as there is time."""
+        while thread.is_alive() and not self.out_of_budget():
+            self._look()
+            self.report.beat("committing")
+            thread.join(self.settings.tick)
 
     def _look(self) -> None:
         now = self.clock.monotonic()
@@ -145,14 +187,28 @@ class Monitor:
         self._heard = self.log.written
         self.relay.copy()
         self._find_saves(now)
+        self._hear_watcher()
         while self.committer.news:
             self._hear(self.committer.news.popleft())
-        if self.committer.bug is not None:
-            raise self.committer.bug
+        for thread in (self.committer, self._watcher):
+            if thread is not None and thread.bug is not None:
+                raise thread.bug
         self.hear_uplink()
-        self.report.step, self.report.loss = self.progress.step, self.progress.loss
+        reached = self.progress.step if self.progress.step is not None else self.committed
+        self.report.step, self.report.loss = reached, self.progress.loss
         self.report.rate = self.progress.rate()
         self._warn_of_progress()
+
+    def _scan(self, *, last: bool = False) -> None:
+        """Tells of saves that are not taken as checkpoints, once, while that still helps."""
+        now = self.clock.monotonic()
+        if self.committed is not None or (not last and now - self._scanned_at < self.settings.scan):
+            return
+        self._scanned_at = now
+        if not self._overlooked:
+            self._overlooked = overlooked(self.folder, self.before, self.order.watch)
+        if self._overlooked:
+            self.warn(self._overlooked)
 
     def _find_saves(self, now: float) -> None:
         found = saved_in(self.folder.checkpoints)
@@ -165,14 +221,27 @@ class Monitor:
             self.committer.offer(found[key])
         self._offered = set(found)
 
+    def _hear_watcher(self) -> None:
+        watcher = self._watcher
+        if watcher is None:
+            return
+        if watcher.trouble:
+            self.warn(watcher.trouble)
+        if watcher.behind is not None:
+            self.warn(
+                f"it saved step {watcher.behind} although it was to resume at step "
+                f"{self.order.resume_step}: does the command load {{resume}}?"
+            )
+
     def _hear(self, news: Committed | NotCommitted) -> None:
         if isinstance(news, NotCommitted):
             after = "it will be retried" if news.again else "it was given up"
             self.unpublished = f"the checkpoint of step {news.step} was not committed: {news.reason}"
             self._refused = news.unfit
-            self._warn(f"{self.unpublished}; {after}")
+            self.warn(f"{self.unpublished}; {after}")
             return
         manifest = news.manifest
+        self._alive_at = self.clock.monotonic()
         self.unpublished = ""
         self.costs = self.costs.published(news.seconds)
         self._backlog.committed(manifest.ref.step, self.clock.monotonic())
@@ -191,20 +260,20 @@ class Monitor:
             self._backlog.shipped(step)
         self.report.unshipped_seconds = self._backlog.seconds(self.clock.monotonic(), self._uplink.reached_at)
         for text in self._uplink.warnings():
-            self._warn(text)
+            self.warn(text)
 
     def _warn_of_progress(self) -> None:
         if self.progress.not_finite is not None:
             loss, step = self.progress.not_finite
-            self._warn(f"loss is {loss} at step {step}")
+            self.warn(f"loss is {loss} at step {step}")
         if self.progress.unreadable:
-            self._warn("ignored malformed lines in progress.jsonl")
+            self.warn("ignored malformed lines in progress.jsonl")
         if self.progress.odd:
-            self._warn(f"progress cannot be read: {self.progress.odd}")
+            self.warn(f"progress cannot be read: {self.progress.odd}")
         if self.log.lost:
-            self._warn("part of the log was lost: it could not be written to disk")
+            self.warn("part of the log was lost: it could not be written to disk")
 
-    def _warn(self, text: str) -> None:
+    def warn(self, text: str) -> None:
         if self.report.warn(text):
             self.log.say(f"warning: {text}")
 
@@ -217,12 +286,25 @@ class Monitor:
             self.ask_to_leave(Stop.DEADLINE)
             return
         if self._takes(1.0):
-            self._warn(self._disk_text())
+            self.warn(self._disk_text())
             self.ask_to_leave(Stop.DISK)
             return
         allowed = plan.patience(self._stepped(), self._step_seconds(), self.settings)
-        if self.clock.monotonic() - self._alive_at > allowed:
+        silent = self.clock.monotonic() - self._alive_at
+        if silent > allowed and not self._computes(silent):
             self.ask_to_leave(Stop.STALL)
+
+    def _computes(self, silent: float) -> bool:
+        """Whether a command that reports no steps, and that has been silent for so long, still works."""
+        now = self.clock.monotonic()
+        if self._stepped() or silent > self.settings.silent:
+            return False
+        if now - self._measured_at >= self.settings.usage:
+            used = self.leader.seconds()
+            if used - self._used >= _BUSY_SHARE * (now - self._measured_at):
+                self._busy_at = now
+            self._used, self._measured_at = used, now
+        return now - self._busy_at < self.settings.first_step
 
     def _takes(self, share: float) -> bool:
         """Whether the session uses more than this share of its disk limit."""
@@ -240,20 +322,28 @@ class Monitor:
         """Requests a save when it is due. Repeats an unanswered request after an interval, because a command
         may start to listen late."""
         order = self.order
-        every = plan.interval(
-            order.interval_seconds, self.clocks.budget, self.costs, self.settings, order.mean_time_to_failure
-        )
         now = self.clock.monotonic()
-        if now - self._saved_at < every or (self.progress.step or 0) <= self._newest_step():
+        if (
+            order.watch is not None
+            or now - self._saved_at < self._interval()
+            or (self.progress.step or 0) <= self._newest_step()
+        ):
             return
         self._saved_at = now
         self._requests += 1
         try:
             write_whole(self.folder.save_request, b"%d\n" % self._requests, durable=False)
         except OSError as error:
-            self._warn(f"a save could not be requested: {error.strerror}")
+            self.warn(f"a save could not be requested: {error.strerror}")
             return
         self._requested_at = now
+
+    def _interval(self) -> float:
+        """Seconds between two checkpoints."""
+        return plan.interval(
+            self.order.interval_seconds, self.clocks.budget, self.costs, self.settings,
+            self.order.mean_time_to_failure,
+        )  # fmt: skip
 
     def _newest_step(self) -> int:
         """The step that progress must pass before a save is worth requesting. A command that reports no steps

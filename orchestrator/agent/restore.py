@@ -17,6 +17,7 @@ from orchestrator.agent.folder import Folder
 from orchestrator.core import checkpoint
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
+from orchestrator.core.save_pattern import SavePattern
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.session.layout import BLOBS, manifest_path
 
@@ -92,6 +93,27 @@ def lay_out_resume(folder: Folder, order: Order) -> Path | None:
     target = folder.work / "resume" / f"step-{manifest.ref.step}"
     for entry in manifest.files:
         _assemble(folder.staged / BLOBS, manifest, entry, target / entry.path)
+    return target
+
+
+def put_back(folder: Folder, order: Order, laid_out: Path) -> Path:
+    """Moves what the script had saved by itself back to where it was, and returns its path there. A
+    checkpoint that the contract's folder held stays where it is laid out."""
+    if order.watch is None:
+        return laid_out
+    pattern = SavePattern.parse(order.watch)
+    files = [path.relative_to(laid_out).as_posix() for path in laid_out.rglob("*") if path.is_file()]
+    root = pattern.root(files)
+    if root is None:
+        return laid_out
+    target = (folder.checkpoints if pattern.in_checkpoints else folder.source) / root
+    for path in (*reversed(target.parents), target):  # the source may have a file of that name
+        if path.is_relative_to(folder.work) and (path.is_symlink() or path.is_file()):
+            path.unlink()
+    if target.exists():
+        shutil.rmtree(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    (laid_out / root).rename(target)
     return target
 
 

@@ -12,17 +12,16 @@ import signal
 import sys
 import threading
 import traceback
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.agent import gathering, machine, plan, probe, restore
+from orchestrator.agent import gathering, keeping, machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
+from orchestrator.agent.commanding import with_resume
 from orchestrator.agent.companion import Companion, key_in, secrets_in
 from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
-from orchestrator.agent.gathering import Gathered, Stamp
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.leader import Leader, environment
 from orchestrator.agent.log import Log
@@ -42,9 +41,6 @@ ALREADY_CLAIMED = 4
 _STARTED = "ORCHESTRATOR_STARTED_ELAPSED"
 _LOCK = "ORCHESTRATOR_LOCK_FD"
 _NEVER = threading.Event()
-_FINISHED = frozenset({
-    Outcome.COMPLETED, Outcome.CRASHED, Outcome.STALLED, Outcome.OUT_OF_MEMORY,
-})  # fmt: skip
 T = TypeVar("T")
 
 
@@ -86,7 +82,6 @@ class Session:
         self.stop_signal = False
         self.monitor: Monitor | None = None
         self.uplink: Companion | None = None
-        self.before: Mapping[str, Stamp] = {}  # the working directory before the command started
         self.log = Log(folder.outbox / LOG, clock, settings.log_segment_bytes, settings.log_total_bytes)
         self.report = Report(folder, incarnation, clock, settings.heartbeat)
 
@@ -111,7 +106,7 @@ class Session:
             guardian.kill()
             guardian.dismiss()
         if self.monitor is not None:
-            self._keep_outputs(self.monitor, result)
+            keeping.keep(self.monitor, result)
         self.log.say(f"{result.outcome}: {result.message}")
         written = self.report.end(result)
         if self.uplink is not None:
@@ -146,11 +141,12 @@ class Session:
         variables = self._variables(order, values, clocks, resume, site) | devices
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
         self.log.say(f"training starts, {begun}")
-        self.before = dict(gathering.files_in(self.folder.source))
-        leader = Leader.start(self.folder, order, variables, guardian)
+        before = dict(gathering.files_in(self.folder.source))
+        command = with_resume(order.command, None if resume is None else self._shown(resume))
+        leader = Leader.start(self.folder, order, command, variables, guardian)
         self.monitor = Monitor(
             self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings,
-            self.uplink,
+            before, self.uplink,
         )  # fmt: skip
         exit_code = self._train(self.monitor)
         return self.monitor.conclude(exit_code, machine.oom_kills() - oom_kills)
@@ -210,47 +206,6 @@ class Session:
             if why:
                 raise Over(Outcome.LOST, f"what the session needs did not come from the home store: {why}")
             self.clock.wait(_NEVER, self.settings.tick)
-
-    def _keep_outputs(self, monitor: Monitor, result: Result) -> None:
-        """Takes what the command left for people into the outbox, as long as there is time."""
-        order, over, notes = monitor.order, threading.Event(), deque[str]()
-        gathered = self._gathered(order, result)
-        if gathered is None or monitor.committer.is_alive():
-            return
-
-        def keep() -> None:
-            files = [(each.root, each.name, each.path) for each in gathered.files]
-            step = max(monitor.progress.step or 0, result.step or 0, order.resume_step)
-            try:
-                kept, left = monitor.outbox.keep(step, files, lambda: not over.is_set())
-            except OSError as error:
-                notes.append(f"the outputs could not be kept: {error.strerror or error}")
-                return
-            if kept is not None:
-                self.log.say(f"kept {len(kept.files)} outputs, {kept.size / 1e6:.1f} MB")
-            notes.extend([gathered.left] if gathered.left else [])
-            if left:
-                more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-                notes.append(f"an output could not be kept: {left[0]}{more}")
-
-        thread = threading.Thread(target=keep, name="outputs", daemon=True)
-        thread.start()
-        while thread.is_alive():
-            self.report.beat("keeping outputs")
-            if monitor.out_of_budget():
-                over.set()
-            thread.join(self.settings.tick)
-        for note in notes:
-            if self.report.warn(note):
-                self.log.say(f"warning: {note}")
-
-    def _gathered(self, order: Order, result: Result) -> Gathered | None:
-        """The outputs that the job names, or else what a session that failed or was the last one left."""
-        if order.outputs is not None:
-            return gathering.asked_for(self.folder.source, order.outputs) if order.outputs else None
-        if result.outcome not in _FINISHED:
-            return None
-        return gathering.unasked(self.folder.source, self.folder.checkpoints, self.before, lambda _: False)
 
     def _ship_the_rest(self, uplink: Companion) -> None:
         """Waits until the last checkpoint and the result are in the store, as long as that is worth the
@@ -333,7 +288,8 @@ class Session:
         elsewhere from the same checkpoint."""
         try:
             restore.unpack(self.folder, order)
-            return restore.lay_out_resume(self.folder, order)
+            laid_out = restore.lay_out_resume(self.folder, order)
+            return None if laid_out is None else restore.put_back(self.folder, order, laid_out)
         except restore.CorruptBundle as error:
             raise Over(Outcome.LOST, str(error)) from error
         except CorruptCheckpoint as error:
@@ -388,6 +344,11 @@ class Session:
             deadline=left,
             site=site,
         )
+
+    def _shown(self, resume: Path) -> str:
+        """The path for the command: as the script itself would write it, if it saved there."""
+        inside = resume.is_relative_to(self.folder.source)
+        return str(resume.relative_to(self.folder.source)) if inside else str(resume)
 
     def _train(self, monitor: Monitor) -> int:
         while (exit_code := monitor.leader.poll()) is None:

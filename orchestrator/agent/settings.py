@@ -16,9 +16,13 @@ class Settings:
     stands for a save and its publication until one has been measured. `margin` stays unused before the wall;
     it is at most `margin_share` of the budget.
     Stall: the command counts as stalled after `stall_factor` expected steps without a sign of life, but never
-    before `stall_floor`. Until the first step (imports, compilation, downloads) the limit is `first_step`.
+    before `stall_floor`. Until the first step (imports, compilation, downloads) the limit is `first_step`. A
+    command that reports no steps may be silent up to `silent`, as long as it computes: its processor time is
+    looked at every `usage`.
     `grace` is the time the command has to save when it is asked to stop before any deadline, `stall_grace`
     the time after a stall.
+    Watching: what the command saves by itself is taken once it has not changed for `settle`. Every `scan` the
+    agent looks for saves that are no checkpoints.
     Disk: every `disk_period` the session's folders are measured. A session that uses more than `disk_bytes`
     (None: no limit) is asked to exit. One that uses twice as much is killed at once.
     Uplink: it beats and ships as often as `uplink_beat` and `uplink_ship` say, and sends at most
@@ -43,9 +47,13 @@ class Settings:
     stall_factor: float = 20.0
     stall_floor: float = 300.0
     first_step: float = 1800.0
+    silent: float = 6 * 3600.0
+    usage: float = 30.0
     grace: float = 120.0
     stall_grace: float = 15.0
     commit_retry: float = 10.0
+    settle: float = 3.0
+    scan: float = 60.0
     rate_window: float = 30.0
     log_segment_bytes: int = 1024 * 1024
     log_total_bytes: int = 64 * 1024 * 1024

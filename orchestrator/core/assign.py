@@ -13,7 +13,7 @@ from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.estimate import mean_time_to_failure
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice
-from orchestrator.core.order import Order, session_name
+from orchestrator.core.order import RESUME, Order, session_name
 from orchestrator.core.run import RunRecord
 
 GIB = 1024**3
@@ -72,6 +72,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         mean_time_to_failure=None if offer.lifetimes is None else mean_time_to_failure(offer),
         leave_by=slices.leave_by(record, offer),
         outputs=job.outputs,
+        watch=job.checkpoint.watch,
     )
 
 
@@ -120,6 +121,7 @@ def fill(job: Job, choice: Choice) -> tuple[str, ...]:
         "devices": choice.devices,
         "precision": profile.precision.value,
         "seed": job.seed,
+        "resume": RESUME,  # only the agent knows the path
     }
     return tuple(word.format_map(values) for word in job.command)
 

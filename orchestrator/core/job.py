@@ -131,10 +131,12 @@ class Keep:
 @dataclass(frozen=True)
 class CheckpointPolicy:
     """When to save and what to keep. `interval_seconds` None means auto: computed from the measured times to
-    save and publish, and from the rate of lost sessions."""
+    save and publish, and from the rate of lost sessions. `watch`: the pattern of what the script saves by
+    itself (`orchestrator.core.save_pattern`); None: it keeps the contract."""
 
     interval_seconds: float | None = None
     keep: Keep = field(default_factory=Keep)
+    watch: str | None = None
 
 
 @dataclass(frozen=True)

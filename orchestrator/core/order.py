@@ -10,6 +10,8 @@ from enum import StrEnum
 
 from orchestrator.core.job import Input, Keep, Precision
 
+RESUME = "{resume}"
+
 
 def session_name(run: str, generation: int) -> str:
     """The name of a run's session; everything that belongs to the session is found by it."""
@@ -31,7 +33,8 @@ class Order:
     `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
-    `disk_gb` is what the job needs. `outputs` as in the job.
+    `disk_gb` is what the job needs. `outputs` and `watch` as in the job. A `{resume}` in the command is left
+    to the agent, which knows the path.
     """
 
     run: str
@@ -67,6 +70,7 @@ class Order:
     mean_time_to_failure: float | None = None
     leave_by: float | None = None
     outputs: tuple[str, ...] | None = None
+    watch: str | None = None
 
 
 class Outcome(StrEnum):

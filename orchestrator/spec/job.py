@@ -203,7 +203,7 @@ def _claim(claim: ClaimSection) -> Claim:
 def _checkpoint(spec: JobSection) -> CheckpointPolicy:
     keep = spec.checkpoint.keep
     best = Best(keep.best.metric, keep.best.mode) if keep.best is not None else None
-    return CheckpointPolicy(spec.checkpoint.interval, Keep(keep.last, best))
+    return CheckpointPolicy(spec.checkpoint.interval, Keep(keep.last, best), spec.checkpoint.watch)
 
 
 def _route(route: RouteSection) -> RouteWish:

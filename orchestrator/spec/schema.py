@@ -17,6 +17,7 @@ from orchestrator import cron
 from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import DEFAULT, Kind, Precision, Window
+from orchestrator.core.save_pattern import SavePattern
 from orchestrator.spec.document import shown
 from orchestrator.spec.fields import (
     COUNT_MAX,
@@ -38,7 +39,7 @@ from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.notices import NotifySection
 from orchestrator.spec.rules import Rules
 
-PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed")
+PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed", "resume")
 MICRO_BATCH_MAX = bounds.MICRO_BATCH_MAX
 SEED_MAX = 2**32 - 1  # numpy's; torch takes more
 _PRECISIONS = ", ".join(Precision)
@@ -196,6 +197,15 @@ RequirementsFiles = Annotated[
 ]  # fmt: skip
 
 
+def _watch(value: str) -> str:
+    try:
+        SavePattern.parse(value)
+    except ValueError as error:
+        raise ValueError(f"given {shown(value)}; valid: {error}") from None
+    return value
+
+
+WatchPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_watch)]
 OutputPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_below)]
 
 
@@ -287,6 +297,11 @@ class KeepSection(Section):
 class CheckpointSection(Section):
     interval: Interval = None
     keep: KeepSection = Field(default_factory=KeepSection, description="a mapping with last and best")
+    watch: WatchPattern | None = Field(
+        default=None,
+        description="where the script saves by itself, relative to the working directory: a file or folder "
+        "such as checkpoints/ckpt_{step}.pt",
+    )
 
 
 class RouteSection(Section):

@@ -86,14 +86,14 @@ def test_a_session_that_goes_on_elsewhere_leaves_only_what_the_job_names(tmp_pat
     with session(tmp_path / "2", "train.py", "--leave-at", "5", outputs=("pids",)) as stay:
         stay.live()
         assert json.loads(stay.outputs()["pids"])
-        [kept] = [path for path in (tmp_path / "2" / "outbox" / "checkpoints").glob("*-outputs")]
+        [kept] = list((tmp_path / "2" / "outbox" / "checkpoints").glob("*-outputs"))
         assert kept.name.startswith("0000000005-g01-")
 
 
 def test_the_smallest_files_are_kept_and_the_largest_named(tmp_path: Path) -> None:
     for name, size in (("small", 10), ("fits", 80), ("large", 90), ("huge", 5000)):
         (tmp_path / name).write_bytes(b"x" * size)
-    found = gathering.unasked(tmp_path, tmp_path / "none", {}, lambda name: False, bytes_max=100)
+    found = gathering.unasked(tmp_path, tmp_path / "none", {}, lambda _: False, bytes_max=100)
     assert [each.path for each in found.files] == ["small", "fits"]
     assert found.left == (
         "not kept, because outputs are limited to 100 bytes or 20,000 files: huge (5 kB), large (90 bytes); "

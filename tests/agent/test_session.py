@@ -359,9 +359,11 @@ def limited_file_size(pid: int, size: int | None) -> None:
 def test_a_checkpoint_that_can_never_be_one_is_given_up(tmp_path: Path) -> None:
     with session(tmp_path, "train.py", "--link", "--save-every", "5") as stay:
         result = stay.live()
-        assert result.outcome is Outcome.CRASHED
+        assert result.outcome is Outcome.COMPLETED
+        assert "not resumable" in result.message
         assert "step-20 contains 'link', which is neither a file nor a folder" in result.message
         assert stay.manifests() == []
+        assert stay.outputs()[".orchestrator/checkpoints/step-20/weights"] == weights_after(20)
 
 
 def test_status_and_result_are_what_the_core_reads(tmp_path: Path) -> None:

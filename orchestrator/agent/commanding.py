@@ -1,0 +1,36 @@
+"""Fills the command's `{resume}`, or takes it out where there is nothing to resume. Pure."""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from orchestrator.core.order import RESUME
+
+_SCRIPT = ("-c", "-lc", "-ec")  # the word after it is a shell's script
+_IN_SCRIPT = re.compile(r"""(?:(?<=\s)-{1,2}[\w.-]+(?:=|\s+))?["']?\{resume\}["']?""")
+
+
+def with_resume(command: tuple[str, ...], path: str | None) -> tuple[str, ...]:
+    """The command with the path of what to resume.
+
+    Without one, every word with `{resume}` is left out, and the option before a word that is nothing else. In
+    the script of a shell the path is quoted, and the option before it goes likewise.
+    """
+    found: list[str] = []
+    for number, word in enumerate(command):
+        if RESUME not in word:
+            found.append(word)
+        elif number and command[number - 1] in _SCRIPT:
+            found.append(_in_script(word, path))
+        elif path is not None:
+            found.append(word.replace(RESUME, path))
+        elif word == RESUME and found and found[-1].startswith("-"):
+            found.pop()
+    return tuple(found)
+
+
+def _in_script(script: str, path: str | None) -> str:
+    if path is not None:
+        return re.sub(r"""["']?\{resume\}["']?""", lambda _: shlex.quote(path), script)
+    return _IN_SCRIPT.sub("", script)
