@@ -11,6 +11,7 @@ import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.agent.causes import last_exception
 from orchestrator.core.order import Outcome
 
 EXIT_SAVED = 75
@@ -25,7 +26,6 @@ _OUT_OF_MEMORY = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
-_EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 _KILLED = re.compile(r"killed by signal: Killed|SIGKILL|^Killed$", re.MULTILINE)
 
 
@@ -36,6 +36,7 @@ class Stop(StrEnum):
     REQUEST = "a request to stop"
     STALL = "a stall"
     DISK = "the disk limit"
+    DIVERGED = "a loss that is no number"
     SUPERSEDED = "another session of this run, which has taken over"
 
 
@@ -47,7 +48,8 @@ class Ending:
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `overlooked`:
-    what was saved and is not taken as a checkpoint, in a sentence.
+    what was saved and is not taken as a checkpoint, in a sentence. `diverged`: the first loss that was not
+    finite, in words.
     """
 
     exit_code: int
@@ -62,6 +64,7 @@ class Ending:
     unpublished: str = ""
     refused: bool = False
     overlooked: str = ""
+    diverged: str = ""
 
     @property
     def newer(self) -> bool:
@@ -80,6 +83,8 @@ class Ending:
 
 def classify(ending: Ending) -> tuple[Outcome, str]:
     """The outcome and its reason in words."""
+    if ending.stop is Stop.DIVERGED:
+        return Outcome.DIVERGED, f"{ending.diverged} (on_nan: fail); {_kept(ending)}"
     if ending.exit_code == 0:
         return _exited_well(ending)
     if ending.stop is Stop.STALL:
@@ -106,7 +111,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if ending.unpublished and not ending.refused and (newest or 0) < ending.steps_total:
         return Outcome.CRASHED, f"exited 0, but {ending.unpublished}"
     behind = newest is None or newest < (reached or 0)
-    if behind and (error := _last_error(ending.tail)):
+    if behind and (error := last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)
     told = f"completed at step {at}" if at or newest is not None else "completed"
@@ -143,16 +148,6 @@ def _out_of_memory(ending: Ending) -> bool:
         return True
     died = ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) or _KILLED.search(ending.tail)
     return ending.oom_kills > 0 and bool(died)
-
-
-def _last_error(tail: str) -> str:
-    """The exception that the output ends with; empty if it ends with anything else. A pipe or a `;` in the
-    command hides the exit code of the program that failed."""
-    lines = [line for line in tail.splitlines() if line.strip()]
-    if not lines or not _EXCEPTION.match(lines[-1]):
-        return ""
-    above = next((line for line in reversed(lines[:-1]) if not line.startswith(" ")), "")
-    return lines[-1][:300] if above.startswith("Traceback (most recent call last)") else ""
 
 
 def _kept(ending: Ending) -> str:

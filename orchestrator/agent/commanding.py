@@ -1,14 +1,30 @@
-"""Fills the command's `{resume}`, or takes it out where there is nothing to resume. Pure."""
+"""The command as it is executed: with `{resume}` filled or taken out, and with a shell if it is a script."""
 
 from __future__ import annotations
 
 import re
 import shlex
+import shutil
 
-from orchestrator.core.order import RESUME
+from orchestrator.core.order import RESUME, Order
 
 _SCRIPT = ("-c", "-lc", "-ec")  # the word after it is a shell's script
+_PIPEFAIL = "if (set -o pipefail) 2>/dev/null; then set -o pipefail; fi"  # not every sh has it
 _IN_SCRIPT = re.compile(r"""(?:(?<=\s)-{1,2}[\w.-]+(?:=|\s+))?["']?\{resume\}["']?""")
+
+
+def executed(order: Order, resume: str | None) -> tuple[str, ...]:
+    """The program and its arguments. `resume` is the path of what to resume; None: there is nothing.
+
+    A script stops at the first command that fails, also in the middle of a pipe.
+    """
+    if not order.shell:
+        return with_resume(order.command, resume)
+    [script] = order.command
+    script = _in_script(script, resume)
+    if shutil.which("bash") is not None:
+        return "bash", "-e", "-o", "pipefail", "-c", script
+    return "sh", "-e", "-c", f"{_PIPEFAIL}\n{script}"
 
 
 def with_resume(command: tuple[str, ...], path: str | None) -> tuple[str, ...]:

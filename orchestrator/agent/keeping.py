@@ -15,7 +15,9 @@ from orchestrator.agent.monitor import Monitor
 from orchestrator.core.order import Outcome, Result
 
 # The others go on elsewhere, from their checkpoints.
-_OVER = frozenset({Outcome.COMPLETED, Outcome.CRASHED, Outcome.STALLED, Outcome.OUT_OF_MEMORY})
+_OVER = frozenset({
+    Outcome.COMPLETED, Outcome.CRASHED, Outcome.STALLED, Outcome.OUT_OF_MEMORY, Outcome.DIVERGED,
+})  # fmt: skip
 
 
 def keep(monitor: Monitor, result: Result) -> None:

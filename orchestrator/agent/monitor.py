@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from orchestrator.agent import machine, plan
 from orchestrator.agent.backlog import Backlog
+from orchestrator.agent.causes import Cause, cause
 from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
@@ -26,7 +27,8 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
 from orchestrator.agent.watching import Watcher
-from orchestrator.core.order import Order, Result
+from orchestrator.core.job import OnNan
+from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.session.committing import Outbox, saved_in
 
@@ -164,12 +166,17 @@ class Monitor:
             unpublished=self.unpublished,
             refused=self._refused,
             overlooked=self._overlooked,
+            diverged=self._diverged(),
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:
             message = f"{message}; {self._disk_text()}"
         step = ending.newest if exit_code == 0 else ending.committed
-        return Result(self.incarnation, outcome, exit_code, step, message, ending.tail)
+        why = cause(exit_code, ending.tail) if outcome is Outcome.CRASHED and self._stop is None else Cause()
+        return Result(
+            self.incarnation, outcome, exit_code, step, message, ending.tail, self.progress.step,
+            self.log.mask.text(why.error), why.hopeless,
+        )  # fmt: skip
 
     def _await(self, thread: threading.Thread) -> None:
         """Waits for the end of a thread, as long as there is time."""
@@ -264,8 +271,7 @@ class Monitor:
 
     def _warn_of_progress(self) -> None:
         if self.progress.not_finite is not None:
-            loss, step = self.progress.not_finite
-            self.warn(f"loss is {loss} at step {step}")
+            self.warn(self._diverged())
         if self.progress.unreadable:
             self.warn("ignored malformed lines in progress.jsonl")
         if self.progress.odd:
@@ -277,9 +283,21 @@ class Monitor:
         if self.report.warn(text):
             self.log.say(f"warning: {text}")
 
+    def _diverged(self) -> str:
+        """The first loss that was not finite, in words; empty if there was none."""
+        if self.progress.not_finite is None:
+            return ""
+        loss, step = self.progress.not_finite
+        return f"loss is {loss} at step {step}"
+
     def _consider_stop(self) -> None:
         if self._uplink is not None and self._uplink.superseded:
             self.ask_to_leave(Stop.SUPERSEDED)
+            return
+        if self.order.on_nan is OnNan.FAIL and self.progress.not_finite is not None:
+            self._stop, self._killed = Stop.DIVERGED, True  # what it would save now is worth nothing
+            self.log.say(f"{self._diverged()}: killing the training, as the job says")
+            self.leader.kill()
             return
         at = plan.stop_at(self.clocks.budget, self.costs, self._step_seconds(), self.settings)
         if at is not None and self.clocks.elapsed() >= at:

@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from orchestrator.agent import gathering, keeping, machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
-from orchestrator.agent.commanding import with_resume
+from orchestrator.agent.commanding import executed
 from orchestrator.agent.companion import Companion, key_in, secrets_in
 from orchestrator.agent.folder import AlreadyClaimed, Folder, alone, claim
 from orchestrator.agent.guardian import MARK, Guardian
@@ -142,7 +142,7 @@ class Session:
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
         self.log.say(f"training starts, {begun}")
         before = dict(gathering.files_in(self.folder.source))
-        command = with_resume(order.command, None if resume is None else self._shown(resume))
+        command = executed(order, None if resume is None else self._shown(resume))
         leader = Leader.start(self.folder, order, command, variables, guardian)
         self.monitor = Monitor(
             self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings,

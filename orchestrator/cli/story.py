@@ -196,6 +196,7 @@ _OUTCOMES = {
     Outcome.OUT_OF_MEMORY: "ran out of memory",
     Outcome.STALLED: "stalled",
     Outcome.CRASHED: "crashed",
+    Outcome.DIVERGED: "diverged",
 }
 
 

@@ -18,6 +18,7 @@ from orchestrator.client import routing
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import route as routes
+from orchestrator.core.advice import advice
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.offer import Hop, Offer, Route, UntilKind
 from orchestrator.core.route import Verdict
@@ -42,7 +43,7 @@ class Plan:
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
     home store. `unlocked`: why its requirements could not be locked; empty
-    if they are locked, or if there are none. `warnings`: what its schedule says in vain, in sentences.
+    if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
     """
 
     job: Job
@@ -133,12 +134,14 @@ def planned(
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:
+    told = advice(job)
     if job.schedule is None:
-        return ()
+        return told
     from orchestrator import cron
     from orchestrator.core.pointless import FIRES, pointless
 
-    return pointless(job, tuple(islice(cron.planned_after(job.schedule, job.name, now), FIRES)), offers)
+    fires = tuple(islice(cron.planned_after(job.schedule, job.name, now), FIRES))
+    return (*told, *pointless(job, fires, offers))
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:

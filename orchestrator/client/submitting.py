@@ -82,7 +82,7 @@ def submit(
             plan = None
             if run is None:
                 run, plan, unshared = _recorded(client, wired, ledger, parsed, due)
-                warnings += unshared
+                warnings += (*unshared, *plan.warnings)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
     return Submission(Run(client, run), plan is not None, started, plan, missing, warnings, due)

@@ -5,6 +5,7 @@ Pure. Knows how placeholders are filled and which checkpoint to resume; not wher
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 from orchestrator.core import slices
@@ -17,6 +18,7 @@ from orchestrator.core.order import RESUME, Order, session_name
 from orchestrator.core.run import RunRecord
 
 GIB = 1024**3
+_IN_SCRIPT = re.compile(r"(?<!\$)\{(steps|micro_batch|accumulate|devices|precision|seed)\}")
 PARKED_BUDGET_MIN = 0.8  # of the budget that a new order would have
 
 
@@ -73,6 +75,8 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         leave_by=slices.leave_by(record, offer),
         outputs=job.outputs,
         watch=job.checkpoint.watch,
+        shell=job.shell,
+        on_nan=job.on_nan,
     )
 
 
@@ -123,6 +127,8 @@ def fill(job: Job, choice: Choice) -> tuple[str, ...]:
         "seed": job.seed,
         "resume": RESUME,  # only the agent knows the path
     }
+    if job.shell:  # its braces are the shell's own, except around these names
+        return tuple(_IN_SCRIPT.sub(lambda match: str(values[match[1]]), word) for word in job.command)
     return tuple(word.format_map(values) for word in job.command)
 
 

@@ -49,6 +49,8 @@ def closing(record: RunRecord, now: float) -> Closing:
     fruitless = 0 if progressed else record.fruitless
     if record.wish is Wish.HOLD:
         return Held(now, "held on request", micro_batch_cap=_smaller(record, session))
+    if session.outcome is Outcome.DIVERGED:
+        return GaveUp(now, _with_tail(f"diverged: {session.message}", session))
     if session.outcome in (Outcome.DENIED, Outcome.REJECTED):  # the run is held when no other offer is left
         denied = Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
         return Requeued(now, session.message, fruitless, cooldown=denied)
@@ -141,6 +143,14 @@ def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
 def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp | Held:
     count = record.fruitless + 1
     allowed = record.job.without_progress
+    if session.hopeless and not record.accepted:
+        return GaveUp(
+            now, _with_tail(f"{session.message}; it would fail again, so it is not repeated", session)
+        )
+    if session.error and record.crash == (session.error, session.reached):
+        at = "" if session.reached is None else f" at step {session.reached:,}"
+        reason = f"the same error{at} as in the session before, so it is not repeated: {session.message}"
+        return GaveUp(now, _with_tail(reason, session))
     if count >= allowed and session.outcome in PLATFORMS_DOING:
         stuck = f"no newer checkpoint in {count_text(count, 'session')} in a row"
         return Held(now, f"{stuck}; the last one: {session.message}; {RELEASE}")
@@ -148,8 +158,18 @@ def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | Ga
         sessions = "session" if count == 1 else "sessions in a row"
         stalled = f"no newer checkpoint in {count} {sessions} (retry.without_progress)"
         reason = f"{stalled}; the last one: {session.message}"
-        return GaveUp(now, reason if not session.tail else f"{reason}\n{session.tail}")
+        return GaveUp(now, _with_tail(reason, session))
     pause = FRUITLESS_SECONDS * 2.0 ** min(count - 1, 10)
-    return Requeued(
-        now, f"{session.message} ({count} of {allowed} without progress)", count, until=now + pause
-    )
+    reason = f"{session.message} ({count} of {allowed} without progress)"
+    return Requeued(now, reason, count, cooldown=_elsewhere(session, now), until=now + pause)
+
+
+def _elsewhere(session: Session, now: float) -> Cooldown | None:
+    """What is missing on this platform need not be missing on those where the run has trained before."""
+    if not session.hopeless:
+        return None
+    return Cooldown(session.order.platform, session.order.accelerator, None, session.message, since=now)
+
+
+def _with_tail(reason: str, session: Session) -> str:
+    return reason if not session.tail else f"{reason}\n{session.tail}"

@@ -34,7 +34,7 @@ def differences(before: Schedule, job: Job, store: str) -> tuple[str, ...]:
     found = [
         name
         for name in ("command", "work", "profiles", "seed", "image", "inputs", "needs", "checkpoint", "route",
-                     "env", "secrets", "tags", "notify", "outputs")
+                     "env", "secrets", "tags", "notify", "outputs", "shell", "on_nan")
         if getattr(old, name) != getattr(new, name)
     ]  # fmt: skip
     if old.bundle != new.bundle:

@@ -29,7 +29,8 @@ def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False)
     result, left_at = observation.result, _left_at(session, observation)
     if result is not None and result.incarnation == session.incarnation:
         return Ended(now, result.outcome, result.message, confirmed=observation.sighting is Sighting.ENDED,
-                     tail=result.tail, step=result.step, left_at=left_at)  # fmt: skip
+                     tail=result.tail, step=result.step, left_at=left_at, reached=result.reached,
+                     error=result.error, hopeless=result.hopeless)  # fmt: skip
     if observation.sighting is Sighting.ENDED:
         outcome = observation.ending or Outcome.LOST
         if outcome is Outcome.COMPLETED:

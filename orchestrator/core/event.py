@@ -175,7 +175,8 @@ class Ended:
     """The session is over. `confirmed` False: given up as lost and fenced; it may still run somewhere.
 
     `until`: when quota or capacity is back, according to the platform. `left_at`: when its agent last wrote
-    its status, by the agent's clock; `at` is later if the controller slept.
+    its status, by the agent's clock; `at` is later if the controller slept. `reached`, `error` and `hopeless`
+    as in the agent's result.
     """
 
     at: float
@@ -186,6 +187,9 @@ class Ended:
     step: int | None = None
     until: float | None = None
     left_at: float | None = None
+    reached: int | None = None
+    error: str = ""
+    hopeless: bool = False
     kind: Literal[Kind.ENDED] = Kind.ENDED
 
 

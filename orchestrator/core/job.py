@@ -24,6 +24,13 @@ class Kind(StrEnum):
     TPU = "tpu"
 
 
+class OnNan(StrEnum):
+    """What a loss that is not a finite number means."""
+
+    CONTINUE = "continue"  # it is told, and the training goes on
+    FAIL = "fail"  # the session is killed, and the run fails
+
+
 class Prefer(StrEnum):
     """What `route.prefer` may ask for among the allowed offers."""
 
@@ -300,10 +307,11 @@ class Job:
     """One declared training job, frozen at submit.
 
     `bundle` is the sha256 of the source archive; it is empty until submit freezes the source. `command` is
-    already split and still has its placeholders. `profiles` are keyed by accelerator name or `default`.
-    `requirements` and `requirements_lock` are paths in the bundle: a `Requirements` in two fields. `variants`
-    are those for one kind of accelerator only, by its name. `outputs` are patterns of files, relative to the
-    working directory, that come home from every session. None: what a failed or the last session left does.
+    already split and still has its placeholders; with `shell` it is one script for a shell. `profiles` are
+    keyed by accelerator name or `default`. `requirements` and `requirements_lock` are paths in the bundle: a
+    `Requirements` in two fields. `variants` are those for one kind of accelerator only, by its name.
+    `outputs` are patterns of files, relative to the working directory, that come home from every session.
+    None: what a failed or the last session left does.
     """
 
     name: str
@@ -327,6 +335,8 @@ class Job:
     schedule: Recurrence | None = None
     notify: Notify | None = None
     outputs: tuple[str, ...] | None = None
+    shell: bool = False
+    on_nan: OnNan = OnNan.CONTINUE
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:

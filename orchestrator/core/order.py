@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.job import Input, Keep, Precision
+from orchestrator.core.job import Input, Keep, OnNan, Precision
 
 RESUME = "{resume}"
 
@@ -27,7 +27,8 @@ def run_of(session: str) -> str:
 class Order:
     """Everything a session must do, complete and journalled before anything starts.
 
-    `command` has its placeholders filled. `secrets` are names; their values are sent separately.
+    `command` has its placeholders filled; with `shell` it is one script. `secrets` are names; their values
+    are sent separately.
     `budget_seconds` counts from the agent's start; the agent must have left by then (None: no limit). It must
     also have left at `leave_by`, in unix seconds, however late it started: its schedule's window closes.
     `resume` is the name of the checkpoint to load. `resume_sha256` is that of its accepted manifest (None: an
@@ -71,6 +72,8 @@ class Order:
     leave_by: float | None = None
     outputs: tuple[str, ...] | None = None
     watch: str | None = None
+    shell: bool = False
+    on_nan: OnNan = OnNan.CONTINUE
 
 
 class Outcome(StrEnum):
@@ -87,12 +90,14 @@ class Outcome(StrEnum):
     OUT_OF_MEMORY = "out_of_memory"
     STALLED = "stalled"
     CRASHED = "crashed"
+    DIVERGED = "diverged"  # the loss was no finite number, and the job says to fail then
 
 
 @dataclass(frozen=True)
 class Result:
     """The agent's result, written into the outbox as the last file. `step` is of the newest committed
-    checkpoint (None: there is none); `tail` is the end of the training's log."""
+    checkpoint (None: there is none); `tail` is the end of the training's log. `reached`: the last reported
+    step. `error`: the exception of a crash, the same text each time; `hopeless`: it would fail again."""
 
     incarnation: str
     outcome: Outcome
@@ -100,6 +105,9 @@ class Result:
     step: int | None
     message: str
     tail: str = ""
+    reached: int | None = None
+    error: str = ""
+    hopeless: bool = False
 
 
 @dataclass(frozen=True)

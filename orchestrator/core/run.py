@@ -76,7 +76,8 @@ class RunRecord:
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
     `place`: the platform and accelerator of the session that was last seen to run.
-    `outputs`: what its sessions left for people, oldest first.
+    `outputs`: what its sessions left for people, oldest first. `crash`: the exception of its last session and
+    the step that it reached, if that brought no checkpoint.
     """
 
     run: str
@@ -121,6 +122,7 @@ class RunRecord:
     place: tuple[str, str] | None = None
     deadline: float | None = None
     outputs: tuple[Accepted, ...] = ()
+    crash: tuple[str, int | None] | None = None
 
     @property
     def stored(self) -> tuple[Accepted, ...]:
@@ -321,7 +323,8 @@ def _session_after(
         case Ended():
             return _session(record, outcome=event.outcome, message=event.message, tail=event.tail,
                             step=event.step, until=event.until, ended_at=event.at,
-                            end_confirmed=event.confirmed, failures=0, retry_at=0.0)  # fmt: skip
+                            end_confirmed=event.confirmed, failures=0, retry_at=0.0,
+                            reached=event.reached, error=event.error, hopeless=event.hopeless)  # fmt: skip
 
 
 def _progressed(record: RunRecord, event: CheckpointAccepted) -> RunRecord:
@@ -421,10 +424,11 @@ def _closed(
         caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap])
         record = replace(record, micro_batch_caps=tuple(sorted(caps.items())))
     if isinstance(event, Requeued):
-        return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at)
+        crash = (session.error, session.reached) if session and session.error and event.fruitless else None
+        return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at, crash=crash)
     if isinstance(event, Released):
         given = None if record.slice is None or record.slice.gone else record.slice
-        return replace(record, fruitless=0, cooldowns=(), ended_at=None, slice=given,
+        return replace(record, fruitless=0, cooldowns=(), ended_at=None, slice=given, crash=None,
                        asleep=record.asleep and given is not None)  # fmt: skip
     if isinstance(event, Held):
         return replace(record, start_over=record.start_over or event.start_over)

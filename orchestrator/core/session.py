@@ -20,7 +20,8 @@ class Session:
     `traits` are the platform's at assignment. `began_at`: when it was first seen to run, if that was before
     its agent was seen (`started_at`). `incarnation` is the first agent seen; only its checkpoints count.
     `retired_steps`: the steps of its checkpoints that were accepted and later retired. `step` is the one that
-    the agent's result names. `failures` counts failed actions in a row; `retry_at` is when to try again.
+    the agent's result names; `reached`, `error` and `hopeless` are as in that. `failures` counts failed
+    actions in a row; `retry_at` is when to try again.
     """
 
     order: Order
@@ -42,6 +43,9 @@ class Session:
     end_confirmed: bool = True
     failures: int = 0
     retry_at: float = 0.0
+    reached: int | None = None
+    error: str = ""
+    hopeless: bool = False
 
     @property
     def name(self) -> str:

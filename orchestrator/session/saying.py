@@ -125,4 +125,6 @@ def result(data: bytes) -> Result:
         step=bounds.step(found.step),
         message=bounds.text(found.message, bounds.MESSAGE_BYTES_MAX),
         tail=bounds.text(found.tail, bounds.TAIL_BYTES_MAX),
+        reached=bounds.step(found.reached),
+        error=bounds.text(found.error, bounds.WARNING_BYTES_MAX),
     )

@@ -7,7 +7,6 @@ what a single value may look like: that is `orchestrator.spec.schema`.
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterator, Sequence
 from pathlib import Path as FilePath
 from zoneinfo import ZoneInfo, available_timezones
@@ -17,6 +16,7 @@ from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
 from orchestrator.core.wording import did_you_mean
+from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
 from orchestrator.spec.mistakes import unknown
@@ -40,7 +40,7 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
     yield from _precision(tree)
     yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
     yield from _environment(tree)
-    yield from _command(tree.get("command"))
+    yield from _command(tree.get("command"), tree.get("source"), folder)
     yield from _inputs(tree, folder)
     yield from _paths(tree, folder)
     yield from _schedule(tree.get("schedule"))
@@ -203,12 +203,12 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
             )
 
 
-def _command(command: object) -> Iterator[Problem]:
-    try:
-        words = shlex.split(command) if isinstance(command, str) else []
-    except ValueError:
-        return
-    if any(credentials.in_word(word) for word in words):
+def _command(command: object, source: object, folder: FilePath | None) -> Iterator[Problem]:
+    if folder is not None and isinstance(source, str) and _is_folder(folder / source):
+        missing = commands.missing_script(command, folder / source)
+        if missing is not None:
+            yield Problem(("command",), missing)
+    if any(credentials.in_word(word) for word in commands.words_of(command)):
         yield Problem(("command",), "a word looks like a secret; list its variable under `secrets` and let "
                                     "the script read that variable (the word is not shown)")  # fmt: skip
 

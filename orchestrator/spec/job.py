@@ -25,6 +25,7 @@ from orchestrator.core.job import (
     Keep,
     Mode,
     Needs,
+    OnNan,
     Overlap,
     Precision,
     Prefer,
@@ -163,7 +164,8 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
     }
     job = Job(
         name=spec.name,
-        command=spec.command,
+        command=spec.command.words,
+        shell=spec.command.shell,
         work=_work(spec.work),
         profiles=tuple((name, _profile(profile)) for name, profile in spec.profiles.items()),
         image=_image(spec.image, folder),
@@ -179,6 +181,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         schedule=None if spec.schedule is None else _recurrence(spec.schedule),
         notify=spec.notify.build() if spec.notify is not None else None,
         outputs=None if spec.outputs is None else tuple(spec.outputs),
+        on_nan=OnNan(spec.on_nan),
     )
     return _with(job, requirements)
 

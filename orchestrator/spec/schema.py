@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import shlex
-import string
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema
@@ -18,6 +16,8 @@ from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import DEFAULT, Kind, Precision, Window
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.spec import commands
+from orchestrator.spec.commands import Given
 from orchestrator.spec.document import shown
 from orchestrator.spec.fields import (
     COUNT_MAX,
@@ -35,64 +35,15 @@ from orchestrator.spec.fields import (
     Text,
     Whole,
 )
-from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.notices import NotifySection
 from orchestrator.spec.rules import Rules
 
-PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed", "resume")
 MICRO_BATCH_MAX = bounds.MICRO_BATCH_MAX
 SEED_MAX = 2**32 - 1  # numpy's; torch takes more
 _PRECISIONS = ", ".join(Precision)
 _VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no digit first"
-_SHELL_WORDS = frozenset({"&&", "||", "|", ">", ">>", "<", ";", "&", "2>", "2>&1"})
 _TOLD_MAX = 8
-_ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WINDOW = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?[-–] ?([0-9]{1,2}):([0-9]{2})")
-
-
-def _split(value: Any) -> tuple[str, ...]:
-    """The command as its arguments. Raises ValueError with every mistake in it."""
-    if not isinstance(value, str):
-        raise AssertionError
-    try:
-        words = tuple(shlex.split(value))
-    except ValueError as error:
-        raise ValueError(f"cannot be split as a shell would: {str(error).lower()}") from None
-    mistakes = [mistake for word in words for mistake in _placeholder_mistakes(word)]
-    if not words:
-        mistakes.append("empty; valid: the program and its arguments")
-    elif _ASSIGNMENT.fullmatch(words[0]):
-        name = words[0].split("=")[0][:60]
-        mistakes.append(f"{name}=… before the program needs a shell; put it under `env`")
-    shell = sorted(_SHELL_WORDS.intersection(words))
-    if shell:
-        mistakes.append(f"{' '.join(shell)} works only in a shell; write sh -c '…' around the command")
-    if mistakes:
-        raise ValueError(_told(mistakes))
-    return words
-
-
-def _told(mistakes: list[str]) -> str:
-    """The first few mistakes, without repeats."""
-    told = list(dict.fromkeys(mistakes))
-    more = [f"and {len(told) - _TOLD_MAX} more"] if len(told) > _TOLD_MAX else []
-    return "; ".join(told[:_TOLD_MAX] + more)
-
-
-def _placeholder_mistakes(word: str) -> list[str]:
-    try:
-        pieces = list(string.Formatter().parse(word))
-    except ValueError as error:
-        return [f"{str(error).lower()}; write {{{{ or }}}} for a brace itself"]
-    mistakes = []
-    for _, name, form, conversion in pieces:
-        if name is None:
-            continue
-        if name not in PLACEHOLDERS:
-            mistakes.append(f"{unknown('placeholder', name, PLACEHOLDERS)}; {{{{ and }}}} stand for braces")
-        elif form or conversion:
-            mistakes.append(f"the placeholder {name!r} takes no format; write {{{name}}}")
-    return mistakes
 
 
 def _date(value: str) -> str:
@@ -149,7 +100,18 @@ def _below(value: str) -> str:
     return value
 
 
-Command = Annotated[tuple[str, ...], BeforeValidator(_split), WithJsonSchema({"type": "string"})]
+Command = Annotated[
+    Given,
+    BeforeValidator(commands.read),
+    WithJsonSchema({
+        "anyOf": [
+            {"type": "string"},
+            {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": commands.WORDS_MAX},
+            {"type": "object", "properties": {"shell": {"type": "string"}}, "required": ["shell"],
+             "additionalProperties": False},
+        ],
+    }),
+]  # fmt: skip
 PrecisionName = Literal["fp32", "bf16", "fp16"]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200, description=_VARIABLE_WORDS)]
 Secret: dict[str, JsonValue] = {
@@ -349,8 +311,9 @@ class JobSection(Section):
 
     name: Name = Field(description=f"the job's name: {NAME_WORDS}")
     command: Command = Field(
-        description="text: the program and its arguments, split as a shell would and run without one; "
-        f"placeholders {' '.join(f'{{{name}}}' for name in PLACEHOLDERS)}"
+        description="text: the program and its arguments, split as a shell would and run without one; or a "
+        "list of words; or {shell: …} for a shell's script; "
+        f"placeholders {' '.join(f'{{{name}}}' for name in commands.PLACEHOLDERS)}"
     )
     source: Location | None = Field(
         default=None,
@@ -391,6 +354,9 @@ class JobSection(Section):
     )
     schedule: ScheduleSection | None = Field(default=None, description="a mapping with cron and timezone")
     notify: NotifySection | None = Field(default=None, description="a mapping with on and url")
+    on_nan: Literal["continue", "fail"] = Field(
+        default="continue", description="continue or fail: when a reported loss is not a finite number"
+    )
     outputs: list[OutputPattern] | None = Field(
         default=None,
         max_length=100,

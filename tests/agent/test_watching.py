@@ -23,7 +23,7 @@ RESUME = ("--resume", "{resume}")
 
 
 def newest(stay: Stay) -> Manifest:
-    return wait_until(lambda: stay.manifests() and stay.manifests()[-1], lambda: f"a commit: {stay.log()}")
+    return wait_until(lambda: [None, *stay.manifests()][-1], lambda: f"a commit: {stay.log()}")
 
 
 def resumed(
@@ -52,7 +52,7 @@ def resumed(
             (),
         ),
         ("last.pt", "last.pt", ()),  # always the same file
-        ("last.state", "last.state", ("--plain",)),
+        ("last.state", "last.state", ("--plain", "--pause", "0.1")),
     ],
 )
 def test_what_a_script_saves_is_resumed_to_the_same_state(
@@ -73,7 +73,7 @@ def test_what_a_script_saves_is_resumed_to_the_same_state(
     assert all(entry.path.startswith(place) for entry in saved.files)
     flags = ("--to", to, *flags)
     if "{step}" not in watch:  # our count, not the script's
-        flags, total = (*flags, "--steps", "1000"), 1000
+        flags, total = (*flags, "--steps", "1000", "--pause", "0"), 1000
         second, state = resumed(tmp_path / "2", tmp_path / "1", saved, *flags, watch=watch, total=total)
     else:
         total = saved.ref.step + 10

@@ -29,6 +29,7 @@ from orchestrator.core.job import (
     Needs,
     NoticeKind,
     Notify,
+    OnNan,
     Overlap,
     Prefer,
     Recurrence,
@@ -396,7 +397,7 @@ JOB_EDITS = {
     "needs": Needs(disk_gb=1.0), "checkpoint": CheckpointPolicy(60.0), "route": RouteWish(Prefer.CHEAPEST),
     "without_progress": 9, "env": (("A", "1"),), "secrets": ("A",), "requirements_lock": "x.lock",
     "variants": (("gpu", Requirements("gpu.txt")),), "schedule": Recurrence("0 2 * * *", mode=Mode.FRESH),
-    "notify": Notify((NoticeKind.DONE,), "env:HOOK"),  "outputs": ("x",),
+    "notify": Notify((NoticeKind.DONE,), "env:HOOK"),  "outputs": ("x",), "shell": True, "on_nan": OnNan.FAIL,
 }  # fmt: skip
 RECURRENCE_EDITS = {
     "cron": "0 2 * * *", "timezone": "Europe/Berlin", "mode": Mode.CONTINUE, "overlap": Overlap.QUEUE,

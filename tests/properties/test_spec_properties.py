@@ -13,7 +13,7 @@ from jsonschema import Draft202012Validator
 from orchestrator.core.accelerators import catalogue
 from orchestrator.errors import SpecError
 from orchestrator.spec import document, parse, schema
-from orchestrator.spec.schema import PLACEHOLDERS
+from orchestrator.spec.commands import PLACEHOLDERS
 
 VALIDATOR = Draft202012Validator(schema())
 
@@ -40,9 +40,13 @@ durations = (
 )
 words = st.sampled_from(
     ["train.py", "--flag", "--steps", "{steps}", "{micro_batch}", "{accumulate}", "{devices}", "{precision}",
-     "{seed}", "a={seed}", "{{}}", "'two words'", "x\\ y", "é", "$HOME"]
+     "{seed}", "{resume}", "a={seed}", "{{}}", "'two words'", "x\\ y", "é", "HOME"]
 )  # fmt: skip
-commands = st.lists(words, max_size=8).map(lambda rest: " ".join(["python", *rest]))
+commands = (
+    st.lists(words, max_size=8).map(lambda rest: " ".join(["python", *rest]))
+    | st.lists(words | st.just("$HOME"), min_size=1, max_size=8)
+    | st.fixed_dictionaries({"shell": texts.map("python {}".format)})
+)
 
 
 def some(**keys: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
@@ -172,7 +176,8 @@ def test_what_the_parser_accepts_the_schema_accepts(spec: dict[str, Any], flow: 
         next(key for key in rule if key in ("require", "avoid", "prefer"))
         for rule in spec.get("route", {}).get("rules", ())
     ]
-    assert all(word.format_map(dict.fromkeys(PLACEHOLDERS, 1)) for word in job.command)
+    filled = dict.fromkeys(PLACEHOLDERS, 1)
+    assert job.shell or all(word.format_map(filled) for word in job.command)
 
 
 @settings(common, max_examples=30)
