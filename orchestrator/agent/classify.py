@@ -47,9 +47,8 @@ class Ending:
     `exit_code` is negative for a signal. `killed` means that the agent killed the command. `committed` is the
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
-    checkpoint could not be committed. `refused`: because it was not fit, and never will be. `overlooked`:
-    what was saved and is not taken as a checkpoint, in a sentence. `diverged`: the first loss that was not
-    finite, in words.
+    checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
+    first loss that was not finite, in words.
     """
 
     exit_code: int
@@ -63,7 +62,6 @@ class Ending:
     oom_kills: int = 0
     unpublished: str = ""
     refused: bool = False
-    overlooked: str = ""
     diverged: str = ""
 
     @property
@@ -118,7 +116,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if at < ending.steps_total and (newest is not None or reached is not None):
         told += f" of {ending.steps_total}: it stopped early by itself"
     if newest is None:
-        told += f"; not resumable: {ending.overlooked or 'it left no checkpoint'}{_unpublished(ending)}"
+        told += f"; not resumable: no checkpoint{_unpublished(ending)}, see docs/any-script.md"
     elif newest < at:
         told += f"; its last checkpoint is at step {newest}{_unpublished(ending)}"
     return Outcome.COMPLETED, told

@@ -165,7 +165,6 @@ class Monitor:
             oom_kills=oom_kills,
             unpublished=self.unpublished,
             refused=self._refused,
-            overlooked=self._overlooked,
             diverged=self._diverged(),
         )
         outcome, message = classify(ending)
@@ -209,7 +208,9 @@ class Monitor:
     def _scan(self, *, last: bool = False) -> None:
         """Tells of saves that are not taken as checkpoints, once, while that still helps."""
         now = self.clock.monotonic()
-        if self.committed is not None or (not last and now - self._scanned_at < self.settings.scan):
+        if self.committed is not None or (self._watcher is not None and self._watcher.found):
+            return
+        if not last and now - self._scanned_at < self.settings.scan:
             return
         self._scanned_at = now
         if not self._overlooked:

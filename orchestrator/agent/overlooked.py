@@ -26,9 +26,9 @@ def overlooked(folder: Folder, before: Mapping[str, Stamp], watch: str | None) -
         return ""
     found = save_pattern.SavePattern.parse(pattern)
     name = next(each.rstrip("/") for each in reversed(saved) if found.match(each.rstrip("/")))
-    told = f"nothing matches checkpoint.watch {watch!r}, but it" if watch is not None else "it"
+    told = f"nothing matches checkpoint.watch {watch!r}; " if watch is not None else ""
     return (
-        f"{told} saved {name!a}, which is not taken as a checkpoint: to resume from such, add "
+        f"{told}{name!a} is not taken as a checkpoint: to resume from such files, add "
         f'`checkpoint: {{watch: "{pattern}"}}` to the job, and {{resume}} to its command'
     )
 

@@ -97,17 +97,15 @@ class Watcher(threading.Thread):
         new = self._new(now)
         if self._taken_at is not None and now - self._taken_at < self._every():
             return
-        for each in reversed(new):
-            if self._has_settled(each, now) and self._take(each):
+        for later, each in enumerate(reversed(new)):
+            if self._has_settled(each, now, later > 0) and self._take(each):
                 return
 
     def _look_last(self) -> None:
         """Nothing is written any more. Something incomplete leaves the one before it."""
         now = self._clock.monotonic()
-        for each in reversed(self._new(now)):
-            whole = self._wholeness(each)
-            settled = not self._killed or now - each.since >= self._settle
-            if whole is not False and (whole or settled) and self._take(each):
+        for later, each in enumerate(reversed(self._new(now))):
+            if self._has_settled(each, now, later > 0 or not self._killed) and self._take(each):
                 return
 
     def _new(self, now: float) -> list[_Candidate]:
@@ -142,11 +140,12 @@ class Watcher(threading.Thread):
             elif entry.is_dir():
                 yield from self._matching(entry, depth + 1)
 
-    def _has_settled(self, each: _Candidate, now: float) -> bool:
-        """Whether nobody is writing it any more. A single file may say by itself that it is whole."""
+    def _has_settled(self, each: _Candidate, now: float, is_left: bool) -> bool:
+        """Whether nobody is writing it any more. `is_left`: the script has gone on since, or has ended by
+        itself. A single file may also say by itself that it is whole."""
         whole = self._wholeness(each)
         alone = [name for name, *_ in each.signature] == [each.path]
-        if whole is False or (now - each.since < self._settle and not (whole and alone)):
+        if whole is False or not (is_left or now - each.since >= self._settle or (alone and whole)):
             return False
         return not is_being_written({str((self._root / name).resolve()) for name, *_ in each.signature})
 

@@ -13,6 +13,7 @@ _MEANINGS = {
     "logs": "its output",
     "cancel": "end it",
     "pull": "copy its newest checkpoint",
+    "pull --outputs": "copy the files that it left",
     "checkpoints": "its checkpoints",
     "release": "continue it",
     "release --discard": "continue it without its session's output",
@@ -31,7 +32,7 @@ def for_held(record: RunRecord) -> tuple[tuple[str, ...], ...]:
 def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
     """Prints them. Each of `given` is a command and the words after the run's name."""
     lines = [
-        (call.command(name, run, *more), _MEANINGS.get(" ".join((name, *more)), _MEANINGS[name]))
+        (call.command(name, run, *more), _MEANINGS.get(" ".join((name, *more[:1])), _MEANINGS[name]))
         for name, *more in given
     ]
     width = max(len(command) for command, _ in lines)

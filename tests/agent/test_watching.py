@@ -183,15 +183,19 @@ def test_a_near_miss_is_told_with_the_line_to_add(
     with session(tmp_path / "t", "saver.py", "--to", to.replace("/s/", "/t/"), *flags) as stay:
         result = stay.live(SETTLING)
         assert result.outcome is Outcome.COMPLETED
-        assert line in result.message
+        status = stay.status()
+        assert status is not None
+        assert line in status.warnings[0]
         assert stay.outputs()
 
 
 def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path) -> None:
     with session(tmp_path, "saver.py", watch="ckpts/{step}.pt") as stay:
-        message = stay.live(SETTLING).message
-        assert "nothing matches checkpoint.watch 'ckpts/{step}.pt', but it saved" in message
-        assert 'watch: "checkpoints/ckpt_{step}.pt"' in message
+        stay.live(SETTLING)
+        status = stay.status()
+        assert status is not None
+        assert "nothing matches checkpoint.watch 'ckpts/{step}.pt'; " in status.warnings[0]
+        assert 'watch: "checkpoints/ckpt_{step}.pt"' in status.warnings[0]
 
 
 @pytest.mark.parametrize(
