@@ -140,6 +140,12 @@ NOTEBOOK = (
     _option("--secret-file", metavar="FILE", help="write the Secret into this file, instead of showing it"),
     _flag("--new-secret", help="draw new keys for the notebook: older Secrets get no session any more"),
 )
+START = _option(
+    "--from", metavar="RUN[@STEP]", dest="start",
+    help="begin with a checkpoint of another run: its newest, or the one at this step",
+)  # fmt: skip
+FIXED = _option("job", metavar="JOB", nargs="?", help="the job's fixed YAML file (default: the job as it is)")
+SOURCE = _option("--source", metavar="DIR", help="only use the code in this folder from now on")
 NOW = _flag("--now", help="of a job with a schedule: register it and fire it once at once")
 SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
 ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
@@ -193,7 +199,7 @@ COMMANDS = (
         "submit",
         "freeze a job and its source, and run it, or register its schedule",
         "submitting:submit",
-        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, OUTPUT),
+        (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, START, OUTPUT),
     ),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
             "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
@@ -205,6 +211,8 @@ COMMANDS = (
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (RUN, DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (RUN, DISCARD)),
     Command("release", "continue a held run", "wishing:release", (RUN, DISCARD)),
+    Command("retry", "continue a failed or held run, with its job or its code fixed", "retrying:retry",
+            (RUN, FIXED, SOURCE, FOLLOW)),
     Command("checkpoints", "list a run's checkpoints", "pulling:checkpoints", (RUN, STORE), (VERIFY,)),
     Command("pull", "copy a checkpoint, or the outputs, into a folder and verify it", "pulling:pull",
             (RUN, OUTPUT, STORE, SESSION), (STEP, BEST, LATEST, OUTPUTS)),

@@ -35,6 +35,7 @@ TIGHTENS = (
     "prune",
     "hold",
     "release",
+    "retry",
     "cancel",
     "adopt",
     "schedule",

@@ -10,6 +10,7 @@ from orchestrator.clock import utc_text
 from orchestrator.core.event import (
     ActionFailed,
     Adopted,
+    Amended,
     Assigned,
     Began,
     Cancelled,
@@ -83,7 +84,7 @@ def event_text(event: Event) -> str:
     """One event in words."""
     match event:
         case Submitted(job=job, schedule=schedule, origin=origin):
-            by = f" by the schedule {schedule}, planned for {origin}" if schedule else ""
+            by = f" by the schedule {schedule}, planned for {origin}" if schedule else f" {origin}".rstrip()
             return f"submitted{by}: {job.work.total:,} {job.work.unit}"
         case Deferred(reason=reason, until=until, start=start):
             waits = "for a person" if start and until is None else _until(until)
@@ -110,6 +111,8 @@ def event_text(event: Event) -> str:
             return ended_text(event)
         case CheckpointAccepted(checkpoint=checkpoint):
             return f"checkpoint {checkpoint.name} is in the home store"
+        case Amended(changes=changes):
+            return f"the user changed its job: {', '.join(changes)}"
         case OutputsKept(outputs=outputs):
             return f"its outputs are in the home store ({size_text(outputs.size)})"
         case CheckpointCorrupt(name=name, reason=reason, order=order):

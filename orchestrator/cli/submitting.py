@@ -33,6 +33,8 @@ def submit(call: Call) -> int:
     if scheduled:
         from orchestrator.cli import scheduling
 
+        if given.start is not None:
+            raise InputError(f"{given.job} has a schedule, whose runs begin by themselves: leave out --from")
         scheduling.check(given)
     if given.dry_run:
         from orchestrator.cli import outlooking
@@ -43,7 +45,11 @@ def submit(call: Call) -> int:
     if scheduled:
         return scheduling.submit(call)
     done = call.client.submit(
-        given.job, platforms=given.platform, unless_running=given.unless_running, deadline=given.deadline
+        given.job,
+        platforms=given.platform,
+        unless_running=given.unless_running,
+        deadline=given.deadline,
+        start=given.start,
     )
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"

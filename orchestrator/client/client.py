@@ -99,19 +99,24 @@ class Client:
         platforms: str | Iterable[str] = (),
         unless_running: bool = False,
         deadline: str | float | None = None,
+        start: str | None = None,
     ) -> Submission:
         """Freezes the job in this YAML file with its source, records a run of it, and starts a controller
         unless one runs. The run continues when this program ends.
 
         `platforms`: use only these. `unless_running`: submit nothing if a run of this job is under way.
         `deadline`: when it should be done, as for `outlook`; the router prefers runs that would miss theirs.
-        Raises SpecError for a wrong job or config, InputError for files that cannot be frozen or must not
-        leave this machine, NoRoute if no platform can ever run the job, AccessDenied if a person must act
-        first. A job with a schedule is registered instead: `schedules.register`.
+        `start`: the checkpoint of another run to begin with, as `RUN` (the newest one) or `RUN@STEP`. Raises
+        SpecError for a wrong job or config, InputError for files that cannot be frozen or must not leave this
+        machine and for a `start` that the job cannot go on from, NoRoute if no platform can ever run the job,
+        AccessDenied if a person must act first. A job with a schedule is registered instead:
+        `schedules.register`.
         """
         from orchestrator.client.submitting import submit
 
-        return submit(self, job, _names(platforms), unless_running=unless_running, deadline=deadline)
+        return submit(
+            self, job, _names(platforms), unless_running=unless_running, deadline=deadline, start=start
+        )
 
     def plan(self, job: str | os.PathLike[str], *, platforms: str | Iterable[str] = ()) -> Plan:
         """Where and when the job in this YAML file would run. Launches and writes nothing.

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from orchestrator.client.moving import Copied, Move
     from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
+    from orchestrator.client.retrying import Retried
     from orchestrator.client.routing import Routing
     from orchestrator.client.sessions import SessionSummary
     from orchestrator.client.status import RunStatus
@@ -155,6 +156,22 @@ class Run:
         such a session.
         """
         return self._wish(Wish.RELEASE, discard=discard)
+
+    def retry(
+        self,
+        job: str | os.PathLike[str] | None = None,
+        *,
+        source: str | os.PathLike[str] | None = None,
+    ) -> Retried:
+        """Lets a run that failed or is held go on from its newest checkpoint, with its job as it is, as a
+        fixed file declares it, or with the code of another `source` folder. Starts a controller if none runs.
+
+        Raises InputError if it does not rest, and if the fix would change the mathematics: the global batch,
+        the seed, the groups; and the same errors as `Client.submit`.
+        """
+        from orchestrator.client import retrying
+
+        return retrying.retry(self.client, self.name, job, source)
 
     def _wish(self, wish: Wish, *, discard: bool) -> WishAnswer:
         from orchestrator.client import wishing

@@ -17,7 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.client import controlling, deadlines, interrupt, lost, planning, routing
+from orchestrator.client import beginning, controlling, deadlines, interrupt, lost, planning, routing
+from orchestrator.client.beginning import Beginning
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
@@ -66,7 +67,7 @@ class Submission:
 
 def submit(
     client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...], *, unless_running: bool,
-    deadline: str | float | None = None,
+    deadline: str | float | None = None, start: str | None = None,
 ) -> Submission:  # fmt: skip
     """See `Client.submit`."""
     client.home.tighten()
@@ -75,13 +76,14 @@ def submit(
     parsed = planning.parse(wired, job, platforms)
     if parsed.job.schedule is not None:
         raise InputError(f"{job} has a schedule: `client.schedules.register` registers it")
+    begins = None if start is None else beginning.find(client, start, parsed.job)
     warnings = config_warnings(wired)  # before anything is recorded, because it finds mistakes in the config
     with client.ledgers.made() as ledger:
         with alone(client.home) if unless_running else contextlib.nullcontext():
             run = _running(ledger, parsed.job.name) if unless_running else None
             plan = None
             if run is None:
-                run, plan, unshared = _recorded(client, wired, ledger, parsed, due)
+                run, plan, unshared = _recorded(client, wired, ledger, parsed, due, begins)
                 warnings += (*unshared, *plan.warnings)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
@@ -113,7 +115,12 @@ def _running(ledger: Ledger, name: str) -> str | None:
 
 
 def _recorded(
-    client: Client, wired: Wired, ledger: Ledger, parsed: Parsed, deadline: float | None
+    client: Client,
+    wired: Wired,
+    ledger: Ledger,
+    parsed: Parsed,
+    deadline: float | None,
+    begins: Beginning | None,
 ) -> tuple[str, Plan, tuple[str, ...]]:
     """Returns the run's name, its plan, and warnings."""
     planning.check_secrets(wired, parsed.job)
@@ -125,9 +132,11 @@ def _recorded(
     frozen = planning.freeze(parsed, wired.folders.home)
     plan = planning.planned(wired, frozen, route, ledger)
     store, now = wired.config.home_store, client.clock.now()
-    event = Submitted(name, frozen.job, now, store=store, deadline=deadline)
     warnings = share(wired, RunRecord(name, frozen.job, now, store=store)) if ledger.is_shared else ()
-    _record(wired, ledger, event)
+    origin = "" if begins is None else begins.origin
+    with beginning.copied(wired, begins, name) as start:
+        event = Submitted(name, frozen.job, now, store=store, deadline=deadline, start=start, origin=origin)
+        _record(wired, ledger, event)
     return name, plan, warnings
 
 

@@ -1,4 +1,4 @@
-"""What an edit of a schedule changes, and whether its growing run can go on with it.
+"""What an edit of a job or a schedule changes, and whether a run can go on with it.
 
 Pure. A hop never changes the mathematics, and neither does an edit.
 """
@@ -12,10 +12,13 @@ from orchestrator.core.schedule import Schedule
 
 
 def clash(run: RunRecord, job: Job) -> str:
-    """Why the growing run cannot go on as this job; empty if it can. A hop never changes the mathematics."""
-    before, after = run.job, job
+    """Why the run cannot go on as this job; empty if it can. A hop never changes the mathematics."""
     best = newest(run.accepted)
-    done = 0 if best is None else best.ref.step
+    return clash_of(run.job, job, 0 if best is None else best.ref.step)
+
+
+def clash_of(before: Job, after: Job, done: int) -> str:
+    """Why step `done` of one job cannot be step `done` of the other; empty if it can."""
     for key, old, new in (
         ("work.global_batch", before.work.global_batch, after.work.global_batch),
         ("work.group", before.work.group, after.work.group),
@@ -28,9 +31,8 @@ def clash(run: RunRecord, job: Job) -> str:
     return ""
 
 
-def differences(before: Schedule, job: Job, store: str) -> tuple[str, ...]:
-    """What an edit changes, by the keys of the job."""
-    old, new = before.job, job
+def job_differences(old: Job, new: Job) -> tuple[str, ...]:
+    """What differs between two jobs but their schedules, by the keys of the job."""
     found = [
         name
         for name in ("command", "work", "profiles", "seed", "image", "inputs", "needs", "checkpoint", "route",
@@ -43,6 +45,13 @@ def differences(before: Schedule, job: Job, store: str) -> tuple[str, ...]:
         found.append("requirements")
     if old.without_progress != new.without_progress:
         found.append("retry")
+    return tuple(found)
+
+
+def differences(before: Schedule, job: Job, store: str) -> tuple[str, ...]:
+    """What an edit of a schedule changes, by the keys of the job."""
+    old, new = before.job, job
+    found = list(job_differences(old, new))
     given, wanted = old.schedule or Recurrence(""), new.schedule or Recurrence("")
     for name in ("cron", "timezone", "mode", "overlap", "catch_up", "jitter_seconds", "window"):
         if getattr(given, name) != getattr(wanted, name):

@@ -57,7 +57,7 @@ class Submitted:
     version. `group` is shared by runs that belong together, such as a sweep; `parameters` are this run's.
     `schedule` is what submitted it; `origin` is when it was due, or where else it came from. `slice`: it may
     run only then, and otherwise sleeps; None: it may always run. `deadline`: when it should be done, in unix
-    seconds; None: whenever it is."""
+    seconds; None: whenever it is. `start`: a checkpoint that another run made, which this one begins with."""
 
     run: str
     job: Job
@@ -69,6 +69,7 @@ class Submitted:
     origin: str = ""
     slice: Slice | None = None
     deadline: float | None = None
+    start: Accepted | None = None
     kind: Literal[Kind.SUBMITTED] = Kind.SUBMITTED
 
 
@@ -406,9 +407,20 @@ class Unscheduled:
     kind: Literal[Kind.UNSCHEDULED] = Kind.UNSCHEDULED
 
 
+@dataclass(frozen=True)
+class Amended:
+    """The user has changed the job of a run that rests, by these `changes`; the mathematics are the same."""
+
+    at: float
+    job: Job
+    changes: tuple[str, ...]
+    kind: Literal[Kind.AMENDED] = Kind.AMENDED
+
+
 Event = (
     Submitted | Deferred | Assigned | Prepared | Launched | Began | Started | ActionFailed | Withdrawn
     | StopRequested | Ended | CheckpointAccepted | CheckpointCorrupt | Retired | Noted | Confirmed | Wished
     | Requeued | Completed | GaveUp | Cancelled | Held | Released | Faulted | Regained | TurnedAway
     | Adopted | Moved | Woken | Slept | Unscheduled | OutputsKept
+    | Amended
 )  # fmt: skip

@@ -79,6 +79,7 @@ class Kind(StrEnum):
     WOKEN = "woken"
     SLEPT = "slept"
     UNSCHEDULED = "unscheduled"
+    AMENDED = "amended"
 
 
 P, K = Phase, Kind
@@ -149,12 +150,14 @@ TABLE: dict[Phase, dict[Kind, Phase]] = {
         K.CANCELLED: P.CANCELLED,
         K.COMPLETED: P.DONE,  # adopted: it was over in the ledger that it comes from
         K.GAVE_UP: P.FAILED,
+        K.AMENDED: P.HELD,
     },
     P.DONE: {
         K.WOKEN: P.QUEUED,  # its schedule has more for it to do
     },
     P.FAILED: {
         K.RELEASED: P.QUEUED,
+        K.AMENDED: P.FAILED,
     },
     P.CANCELLED: {},
 }

@@ -19,6 +19,7 @@ from orchestrator.core.differing import between_events, between_routes, told
 from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import (
     Adopted,
+    Amended,
     Event,
     Faulted,
     Moved,
@@ -119,6 +120,8 @@ def _giver(event: Event) -> str:
             return "the user's wish"
         case Adopted():
             return "the run comes from another ledger"
+        case Amended():
+            return "the user changed its job"
         case Moved():
             return "the user copied the run to another store"
         case Woken():

@@ -12,6 +12,7 @@ from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.event import (
     ActionFailed,
     Adopted,
+    Amended,
     Assigned,
     Began,
     Cancelled,
@@ -175,6 +176,7 @@ def submit(event: Submitted) -> RunRecord:
         origin=event.origin,
         slice=event.slice,
         deadline=event.deadline,
+        accepted=() if event.start is None else (event.start,),
     )
 
 
@@ -228,6 +230,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
         case Slept():
             return replace(record, asleep=True, until=event.until, paused_at=event.at, deferred=True,
                            reason=event.reason, start="")  # fmt: skip
+        case Amended():
+            return replace(record, job=event.job)
         case Unscheduled():
             given = None if record.slice is None else replace(record.slice, next_at=None, gone=True)
             return replace(record, slice=given)

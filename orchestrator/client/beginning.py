@@ -1,0 +1,84 @@
+"""`submit --from`: a new run begins with a checkpoint of another one.
+
+Decides which checkpoint, and whether the new job may go on from it: the mathematics of its steps must be the
+same. The checkpoint is copied, byte for byte, so neither run needs the other afterwards.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from orchestrator.client import pulling
+from orchestrator.client.wiring import Wired
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
+from orchestrator.core.edits import clash_of
+from orchestrator.core.job import Job
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import InputError
+from orchestrator.files import draft_folder, write_whole
+from orchestrator.session.layout import manifest_path
+from orchestrator.stores import checkpoints
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+_INCARNATION_DIGITS = 8
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """A checkpoint of another run."""
+
+    record: RunRecord
+    checkpoint: Accepted
+
+    @property
+    def origin(self) -> str:
+        """Where the new run comes from, in words."""
+        return f"from {self.record.run} at step {self.checkpoint.ref.step:,}"
+
+
+def find(client: Client, given: str, job: Job) -> Beginning:
+    """The checkpoint that `RUN` or `RUN@STEP` names. Raises InputError if there is none, or if the job cannot
+    go on from it."""
+    name, at, number = given.partition("@")
+    record = client.run(name).record()
+    if at and not number.isdecimal():
+        raise InputError(f"--from {given}: {number!r} is not a step; write RUN or RUN@STEP")
+    found = pulling.wanted(record, int(number)) if at else newest(record.accepted)
+    if found is None:
+        raise InputError(f"{record.run} has no checkpoint to begin with")
+    if why := clash_of(record.job, job, found.ref.step):
+        raise InputError(
+            f"the job cannot go on from {record.run}: {why}. To begin a different training with its weights, "
+            "pull the checkpoint and give it as an input"
+        )
+    return Beginning(record, found)
+
+
+@contextlib.contextmanager
+def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepted | None]:
+    """Copies the checkpoint to the new run in the home store; removes it if the run is not recorded."""
+    if begins is None:
+        yield None
+        return
+    source, target = wired.store(begins.record.store), wired.store(wired.config.home_store)
+    found = begins.checkpoint
+    wired.folders.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with draft_folder(wired.folders.home, mode=0o700) as parts:
+        manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
+        origin = hashlib.sha256(begins.record.run.encode()).hexdigest()[:_INCARNATION_DIGITS]
+        ours = replace(manifest, run=run, ref=CheckpointRef(found.ref.step, 0, origin), parent=None)
+        path = parts / manifest_path(ours.name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, ours.encode(), sync=False)
+        checkpoints.publish(target, run, ours, parts)
+    try:
+        yield Accepted(ours.ref, ours.size, found.metrics, ours.created_at, ours.sha256)
+    except BaseException:
+        checkpoints.retire(target, run, [ours.name], keep=())
+        raise
