@@ -132,7 +132,8 @@ def _end(
     if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("why",), *hints.for_held(record))
         return Exit.HUMAN
-    hints.next_commands(call, run, ("why",), ("logs",), *_to_pull(record))
+    again = (("retry",),) if record.phase is Phase.FAILED else ()
+    hints.next_commands(call, run, ("why",), ("logs",), *again, *_to_pull(record))
     return Exit.FAILED
 
 

@@ -15,6 +15,7 @@ _MEANINGS = {
     "pull": "copy its newest checkpoint",
     "pull --outputs": "copy the files that it left",
     "checkpoints": "its checkpoints",
+    "retry": "continue it once it is fixed",
     "release": "continue it",
     "release --discard": "continue it without its session's output",
 }

@@ -123,8 +123,8 @@ def _check_revival(record: RunRecord, history: Iterable[Stored]) -> None:
     ends = [stored.event for stored in history if isinstance(stored.event, Ended)]
     if not ends or ends[-1].outcome not in PLATFORMS_DOING:
         raise InputError(
-            f"{record.run} failed by its own doing: `orchestrator why {record.run}` says how; "
-            "submit its job again"
+            f"{record.run} failed by its own doing: `orchestrator why {record.run}` says how; fix it, then "
+            f"`orchestrator retry {record.run} JOB`"
         )
 
 

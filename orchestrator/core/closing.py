@@ -147,8 +147,8 @@ def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | Ga
         return GaveUp(
             now, _with_tail(f"{session.message}; it would fail again, so it is not repeated", session)
         )
-    if session.error and record.crash == (session.error, session.reached):
-        at = "" if session.reached is None else f" at step {session.reached:,}"
+    if session.crash is not None and session.crash == record.crash:
+        at = f" at step {session.crash[1]:,}" if session.crash[1] else ""
         reason = f"the same error{at} as in the session before, so it is not repeated: {session.message}"
         return GaveUp(now, _with_tail(reason, session))
     if count >= allowed and session.outcome in PLATFORMS_DOING:

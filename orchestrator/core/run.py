@@ -77,8 +77,8 @@ class RunRecord:
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
     `place`: the platform and accelerator of the session that was last seen to run.
-    `outputs`: what its sessions left for people, oldest first. `crash`: the exception of its last session and
-    the step that it reached, if that brought no checkpoint.
+    `outputs`: what its sessions left for people, oldest first. `crash`: the exception that ended its
+    last session, and the step that this reached.
     """
 
     run: str
@@ -123,7 +123,7 @@ class RunRecord:
     place: tuple[str, str] | None = None
     deadline: float | None = None
     outputs: tuple[Accepted, ...] = ()
-    crash: tuple[str, int | None] | None = None
+    crash: tuple[str, int] | None = None
 
     @property
     def stored(self) -> tuple[Accepted, ...]:
@@ -428,7 +428,7 @@ def _closed(
         caps = dict(record.micro_batch_caps) | dict([event.micro_batch_cap])
         record = replace(record, micro_batch_caps=tuple(sorted(caps.items())))
     if isinstance(event, Requeued):
-        crash = (session.error, session.reached) if session and session.error and event.fruitless else None
+        crash = None if session is None else session.crash
         return replace(record, fruitless=event.fruitless, until=event.until, paused_at=event.at, crash=crash)
     if isinstance(event, Released):
         given = None if record.slice is None or record.slice.gone else record.slice

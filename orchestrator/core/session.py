@@ -48,6 +48,13 @@ class Session:
     hopeless: bool = False
 
     @property
+    def crash(self) -> tuple[str, int] | None:
+        """The exception that ended it and the last step that it is known to have reached; None: it ended
+        otherwise."""
+        kept = max(self.step or 0, self.order.resume_step)
+        return (self.error, kept if self.reached is None else self.reached) if self.error else None
+
+    @property
     def name(self) -> str:
         return self.order.session
 
