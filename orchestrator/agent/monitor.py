@@ -28,7 +28,7 @@ from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
 from orchestrator.agent.watching import Watcher
 from orchestrator.core.job import OnNan
-from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.session.committing import Outbox, saved_in
 
@@ -78,7 +78,7 @@ class Monitor:
         self._heard = 0
         self._scanned_at, self._overlooked = now, ""
         self._used, self._measured_at, self._busy_at = 0.0, now, now
-        self._requests = 0
+        self._requests = self._commits = 0
         self._requested_at: float | None = None
         self._saved_at = now  # when it last saved or was asked to; the interval counts from here
         self._usage = Usage((folder.work, folder.outbox, folder.shipping), self.clock, settings.disk_period)
@@ -252,6 +252,7 @@ class Monitor:
         self._alive_at = self.clock.monotonic()
         self.unpublished = ""
         self.costs = self.costs.published(news.seconds)
+        self._commits += 1
         self._backlog.committed(manifest.ref.step, self.clock.monotonic())
         if self.committed is None or manifest.ref.step > self.committed:
             self.committed = manifest.ref.step
@@ -284,6 +285,14 @@ class Monitor:
         if self.report.warn(text):
             self.log.say(f"warning: {text}")
 
+    def _rehearse(self, end_at: EndAt) -> None:
+        """Ends the session as a session limit or the loss of the machine would."""
+        if end_at.killed:
+            self.log.say("killing the training, as a lost machine would")
+            self.leader.kill()
+        else:
+            self.ask_to_leave(Stop.REQUEST)
+
     def _diverged(self) -> str:
         """The first loss that was not finite, in words; empty if there was none."""
         if self.progress.not_finite is None:
@@ -294,6 +303,10 @@ class Monitor:
     def _consider_stop(self) -> None:
         if self._uplink is not None and self._uplink.superseded:
             self.ask_to_leave(Stop.SUPERSEDED)
+            return
+        end_at = self.order.end_at
+        if end_at is not None and self._commits >= end_at.saves:
+            self._rehearse(end_at)
             return
         if self.order.on_nan is OnNan.FAIL and self.progress.not_finite is not None:
             self._stop, self._killed = Stop.DIVERGED, True  # what it would save now is worth nothing

@@ -24,6 +24,15 @@ def run_of(session: str) -> str:
 
 
 @dataclass(frozen=True)
+class EndAt:
+    """How a rehearsal ends a session: once it has committed so many checkpoints, it is `killed`, or asked to
+    leave."""
+
+    saves: int
+    killed: bool = False
+
+
+@dataclass(frozen=True)
 class Order:
     """Everything a session must do, complete and journalled before anything starts.
 
@@ -35,7 +44,7 @@ class Order:
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
     `disk_gb` is what the job needs. `outputs` and `watch` as in the job. A `{resume}` in the command is left
-    to the agent, which knows the path.
+    to the agent, which knows the path. `end_at` is for rehearsals only.
     """
 
     run: str
@@ -74,6 +83,7 @@ class Order:
     watch: str | None = None
     shell: bool = False
     on_nan: OnNan = OnNan.CONTINUE
+    end_at: EndAt | None = None
 
 
 class Outcome(StrEnum):
