@@ -146,6 +146,12 @@ START = _option(
 )  # fmt: skip
 FIXED = _option("job", metavar="JOB", nargs="?", help="the job's fixed YAML file (default: the job as it is)")
 SOURCE = _option("--source", metavar="DIR", help="only use the code in this folder from now on")
+REHEARSAL = (
+    _option("--platform", metavar="NAME", help="where: process (the default), docker, or one of the config"),
+    _option("--steps", metavar="N", type=int, help="how many steps (default: as many as take some seconds)"),
+    _option("--patience", metavar="SECONDS", type=float, default=120.0,
+            help="stop a training that brings no new checkpoint for so long (default: 120)"),
+)  # fmt: skip
 NOW = _flag("--now", help="of a job with a schedule: register it and fire it once at once")
 SCHEDULE = _option("name", metavar="NAME", help="the schedule: its job's name")
 ANY_SCHEDULE = _option("name", metavar="NAME", nargs="?", help="only this schedule")
@@ -201,6 +207,8 @@ COMMANDS = (
         "submitting:submit",
         (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, START, OUTPUT),
     ),
+    Command("rehearse", "train a few steps here, stop, kill and resume them, and compare",
+            "rehearsing:rehearse", (JOB, *REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
             "outlooking:plan", (ANY_JOB, PLATFORM, DEADLINE)),
     Command("ps", "list the runs", "listing:ps", (ALL, IN_STORE, LIMIT, AFTER)),

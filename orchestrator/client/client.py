@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wiring import Wired
+    from orchestrator.rehearsal.course import Rehearsed
 
 
 class Client:
@@ -127,6 +128,27 @@ class Client:
         from orchestrator.client.planning import plan
 
         return plan(self, job, _names(platforms))
+
+    def rehearse(
+        self,
+        job: str | os.PathLike[str],
+        *,
+        platform: str | None = None,
+        steps: int | None = None,
+        patience: float = 120.0,
+        say: Callable[[str], None] = lambda _: None,
+    ) -> Rehearsed:
+        """Trains a few steps of the job here several times: without interruption, then stopped, killed and
+        resumed. Says whether it resumes exactly and what is lost if not.
+
+        `platform`: a process or Docker platform of the config, or `process` or `docker`. `steps`: how many to
+        train, if the command has `{steps}`; by default as many as take a few seconds. `patience`: seconds
+        without a new checkpoint after which a training is stopped. `say` takes a line of progress. Starts no
+        controller and uses no quota. Raises the same errors as `plan`, and BackendError.
+        """
+        from orchestrator.client import rehearsing
+
+        return rehearsing.rehearse(self, job, platform=platform, steps=steps, patience=patience, say=say)
 
     def job_schema(self) -> dict[str, Any]:
         """The JSON Schema (draft 2020-12) of a job's YAML file."""

@@ -75,7 +75,8 @@ class Parsed:
     `job.bundle` is still empty; the job's requirements are paths inside the bundle. `requirements` are their
     files, and `locks` their locks, by the kind of accelerator or `default`. `image` is the folder to
     build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
-    `input_allow` paths in each input, in the order of `job.inputs`.
+    `input_allow` paths in each input, in the order of `job.inputs`. `extra`: what else the bundle holds, by
+    its path there.
     """
 
     job: Job
@@ -86,13 +87,15 @@ class Parsed:
     source_allow: tuple[str, ...] = ()
     input_allow: tuple[tuple[str, ...], ...] = ()
     locks: Mapping[str, bytes] = field(default_factory=dict)
+    extra: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def also(self) -> dict[str, Path | bytes]:
         """What the bundle holds in addition to the source: path in the bundle → file, or its content."""
         given = self.job.all_requirements
         found: dict[str, Path | bytes] = {given[kind].file: path for kind, path in self.requirements.items()}
-        return found | {path: lock for kind, lock in self.locks.items() if (path := given[kind].lock)}
+        found |= {path: lock for kind, lock in self.locks.items() if (path := given[kind].lock)}
+        return found | dict(self.extra)
 
     def locked(self, locks: Mapping[str, bytes]) -> Parsed:
         """The same job with these requirements locked."""

@@ -1,0 +1,125 @@
+"""`rehearse`: freezes a job as a submit does, and rehearses it on a platform of this machine.
+
+Decides where: on a process or Docker platform, with nothing of the user's home but the config. Leaves nothing
+behind, and starts no controller.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orchestrator.agent import archive
+from orchestrator.client import planning
+from orchestrator.config import PlatformConfig
+from orchestrator.core.accelerators import catalogue
+from orchestrator.core.fit import Fit, fit_on
+from orchestrator.core.job import Job, frozen_image
+from orchestrator.core.offer import Choice, Estimate, Offer
+from orchestrator.errors import InputError
+from orchestrator.freeze import inputs
+from orchestrator.home import Folders
+from orchestrator.platforms import catalog
+from orchestrator.platforms.platform import Platform
+from orchestrator.rehearsal import course, legs
+from orchestrator.rehearsal.course import Rehearsed
+from orchestrator.session.staging import Materials
+from orchestrator.spec import Parsed
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+    from orchestrator.client.wiring import Wired
+
+_TYPES = ("process", "docker")  # others cost quota
+_OURS = {"session_seconds": None, "uplink": False, "fetch": False, "poll_seconds": 0.2}
+
+
+def rehearse(
+    client: Client,
+    job: str | os.PathLike[str],
+    *,
+    platform: str | None,
+    steps: int | None,
+    patience: float,
+    say: Callable[[str], None],
+) -> Rehearsed:
+    """See `Client.rehearse`."""
+    wired = client.wired()
+    parsed = planning.parse(wired, job, ())
+    given = _platform(wired, platform)
+    if steps is not None and not 0 < steps <= parsed.job.work.total:
+        raise InputError(f"--steps {steps}: the job has {parsed.job.work.total:,} steps")
+    planning.check_secrets(wired, parsed.job)
+    values = {name: wired.secret(name) for name in parsed.job.secrets}
+    with tempfile.TemporaryDirectory(prefix="orchestrator-rehearsal-") as folder:
+        folders = Folders(Path(folder))
+        frozen = planning.freeze(_with_witness(parsed), folders.home)
+        archive.build(folders.agent)
+        image = frozen_image(frozen.job.image)
+        materials = Materials(
+            bundle=folders.bundle(frozen.job.bundle),
+            agent=folders.agent,
+            inputs=inputs.stage(frozen.job.inputs, folders.inputs),
+            image=None if image is None else folders.image(image),
+            secrets=values,
+            say=say,
+        )
+        options = {**given.options, **_OURS}
+        place = folders.platform(given.name)
+        built = catalog.build(given.name, given.type, options, folder=place, clock=client.clock)
+        ground = legs.Ground(
+            built,
+            frozen.job,
+            _choice(frozen.job, built),
+            materials,
+            folders.home / "legs",
+            client.clock,
+            patience,
+            say,
+            f"rehearsal-{secrets.token_hex(4)}",
+        )
+        return course.rehearse(ground, frozen.job, steps)
+
+
+def _platform(wired: Wired, name: str | None) -> PlatformConfig:
+    """The platform of this name or type in the config. Without a name, the first process platform, or a plain
+    one if there is none."""
+    local = [each for each in wired.config.platforms if each.type in _TYPES]
+    if name is None:
+        found = next((each for each in local if each.type == "process"), None)
+        return found or PlatformConfig("here", "process")
+    found = next((each for each in local if name in (each.name, each.type)), None)
+    if found is None and name in _TYPES:
+        return PlatformConfig(name, name)
+    if found is None:
+        there = ", ".join(dict.fromkeys([*(each.name for each in local), *_TYPES]))
+        raise InputError(f"a rehearsal cannot run on {name!r}, only on this machine: {there}")
+    return found
+
+
+def _with_witness(parsed: Parsed) -> Parsed:
+    """The job without rules and limits that are for real runs, and with our witness in its source."""
+    route = replace(parsed.job.route, platforms=(), rules=())
+    return replace(parsed, job=replace(parsed.job, route=route), extra=dict(legs.additions()))
+
+
+def _choice(job: Job, platform: Platform) -> Choice:
+    """How the job runs there. Raises InputError with the reason if it cannot."""
+    reasons = []
+    for offer in platform.survey():
+        fit = fit_on(job, offer, {})
+        if isinstance(fit, Fit):
+            return _chosen(offer, fit)
+        reasons.append(f"{offer.platform}/{offer.accelerator}: {fit}")
+    told = "; ".join(reasons) or f"{platform.name} offers nothing"
+    raise InputError(f"the job cannot be rehearsed there: {told}; give it a profile for that, or `default`")
+
+
+def _chosen(offer: Offer, fit: Fit) -> Choice:
+    nothing = Estimate(0.0, 0.0, 0.0, 0.0, 1, 0.0, 0.0, 0.0, "a rehearsal")
+    return Choice(offer, fit.micro_batch, fit.accumulate, catalogue[offer.accelerator].devices, nothing)
