@@ -32,20 +32,35 @@ class Agreement:
             return answer
         import torch
 
-        if self._group is None and distributed.get_backend() != "gloo":
-            self._group = distributed.new_group(backend="gloo")  # does not wait for the accelerator
+        group = self._gloo(distributed)
         said = torch.tensor(int(answer))
         # Not a broadcast: gloo runs it in its own thread, which releases the tensor after the answer has
         # arrived. If Python ends in between, that thread can no longer get Python's lock and aborts the
         # process.
         if distributed.get_rank() == 0:
             ranks = range(1, distributed.get_world_size())
-            sent = [distributed.isend(said, dst=rank, group=self._group, tag=_TAG) for rank in ranks]
+            sent = [distributed.isend(said, dst=rank, group=group, tag=_TAG) for rank in ranks]
             for work in sent:
                 work.wait()
         else:
-            distributed.recv(said, src=0, group=self._group, tag=_TAG)
+            distributed.recv(said, src=0, group=group, tag=_TAG)
         return bool(said.item())
+
+    def gathered(self, value: object) -> list[Any]:
+        """Every rank's value in rank 0, in order of the ranks; only its own in the others. Every rank must
+        call this."""
+        distributed = _distributed()
+        if distributed is None or distributed.get_world_size() == 1:
+            return [value]
+        found = [None] * distributed.get_world_size() if distributed.get_rank() == 0 else None
+        distributed.gather_object(value, found, dst=0, group=self._gloo(distributed))
+        return [value] if found is None else found
+
+    def _gloo(self, distributed: Any) -> Any:
+        """A group that does not wait for the accelerator; None: the default one is."""
+        if self._group is None and distributed.get_backend() != "gloo":
+            self._group = distributed.new_group(backend="gloo")
+        return self._group
 
 
 def _distributed() -> Any:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from orchestrator.training import randomness
+from orchestrator.training import randomness, values
 from orchestrator.training.layout import SHARD_BYTES, pieces
+from orchestrator.training.ranks import rank
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +27,9 @@ STATE_FILE = "state.json"
 FROZEN = "-frozen"
 _COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
 _PARTS = ("state", "shards", "random")
-_TAGS = ("$tensor", "$tuple", "$dict")
+_TAGS = ("$tensor", "$tuple", "$dict", *values.TAGS)
+_COMPILED = "_orig_mod."
+_RANKS = "ranks"  # the random states of the ranks after the first
 _ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, which shows shared ones
 
 
@@ -68,21 +71,24 @@ class Captured:
     trained: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     frozen: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
 
-    def document(self, step: int, shards: Mapping[str, list[str]]) -> bytes:
-        """The content of state.json. `shards` are the files of each component. Captures the random generators
-        now."""
-        generators = _freeze(randomness.capture(), "", _Tensors({}, {}))
-        whole = {
-            "format": FORMAT, "step": step, "state": self.values, "shards": shards, "random": generators
-        }  # fmt: skip
+    def document(
+        self, step: int, shards: Mapping[str, list[str]], generators: Sequence[Mapping[str, object]]
+    ) -> bytes:
+        """The content of state.json. `shards` are the files of each component, `generators` the random states
+        of each rank."""
+        first, *others = (_freeze(each, "", _Tensors({}, {})) for each in generators)
+        assert isinstance(first, dict)
+        random = {**first, _RANKS: others} if others else first
+        whole = {"format": FORMAT, "step": step, "state": self.values, "shards": shards, "random": random}
         return as_json(whole)
 
 
 def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Captured:
     """The state as it is now.
 
-    A value must be a tensor, a number, text, None, or a list, tuple or dict of these. Raises TypeError with
-    the place of any other value, and ValueError for a component name that cannot be a file name.
+    A value must be a tensor, a number, text, bytes, None, a numpy array or scalar, a random generator, or a
+    list, tuple, set or dict of these. Raises TypeError with the place of any other value, such as a tensor of
+    a class of its own, and ValueError for a component name that cannot be a file name.
     """
     captured = Captured()
     for name, component in state.items():
@@ -90,7 +96,7 @@ def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Capt
             raise ValueError(
                 f"component name {name!r}: use letters, digits, '_' and '-'; it must not end with '{FROZEN}'"
             )
-        plain = component.state_dict() if isinstance(component, Stateful) else component
+        plain = _state_of(component)
         trained = captured.trained.setdefault(name, {})
         frozen = captured.frozen.setdefault(name, {})
         if isinstance(component, Frozen):
@@ -124,13 +130,48 @@ def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
     Raises ValueError for a folder that this module did not write, or for a component that it does not hold.
     """
     document = _document(folder)
-    components = {name: part for name, part in state.items() if isinstance(part, Stateful)}
+    components = {name: part for name, part in state.items() if _is_stateful(part)}
     _demand(folder, document, components.keys())
     for name, part in components.items():
-        part.load_state_dict(_thawed(folder, document, name))
+        if isinstance(part, Stateful):
+            _load(part, _thawed(folder, document, name))
+        else:
+            values.set_generator(part, document["state"][name][values.GENERATOR])
     rest = {n: _thawed(folder, document, n) for n in document["state"] if n not in components}
-    randomness.restore(_thaw(document["random"], {}))
+    first, own = dict(document["random"]), rank()
+    others = first.pop(_RANKS, [])
+    if own and own <= len(others):  # else more ranks than before: state-exact
+        first = others[own - 1]
+    randomness.restore(_thaw(first, {}))
     return rest
+
+
+def _is_stateful(part: object) -> bool:
+    """Whether its state is loaded in place."""
+    return isinstance(part, Stateful) or values.generator_state(part) is not None
+
+
+def _state_of(component: object) -> object:
+    """What is saved of a component. A compiled module has the names of the module that it wraps, so that the
+    one loads what the other saved."""
+    if not isinstance(component, Stateful):
+        return component
+    state = component.state_dict()
+    if isinstance(state, Mapping) and _may_be_compiled(component):
+        return {key.replace(_COMPILED, ""): value for key, value in state.items()}
+    return state
+
+
+def _load(part: Stateful, state: Any) -> None:
+    if isinstance(state, dict) and _may_be_compiled(part):
+        names = {key.replace(_COMPILED, ""): key for key in part.state_dict()}
+        state = {names.get(key, key): value for key, value in state.items()}
+    part.load_state_dict(state)
+
+
+def _may_be_compiled(component: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(component, torch.nn.Module)
 
 
 def _document(folder: Path) -> dict[str, Any]:
@@ -225,9 +266,14 @@ def _freeze(value: object, place: str, tensors: _Tensors) -> object:
         return {"$dict": [[_freeze(key, place, tensors), item] for key, item in items]}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+            kind = f"{type(value).__module__}.{type(value).__qualname__}"
+            raise TypeError(f"{place}: cannot save a {kind}, a kind of tensor of its own; save plain tensors")
         return {"$tensor": tensors.put(place, value)}
+    if (found := values.freeze(value, place, tensors.put)) is not None:
+        return found
     raise TypeError(
-        f"{place}: cannot save a {type(value).__name__}; save tensors, numbers, text, lists or dicts"
+        f"{place}: cannot save a {type(value).__name__}; save tensors, arrays, numbers, text, lists or dicts"
     )
 
 
@@ -243,6 +289,9 @@ def _thaw(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         import torch
 
         return torch.cat([tensors[name] for name in names])
+    [tag] = value.keys() if len(value) == 1 else [""]
+    if tag in values.TAGS:
+        return values.thaw(tag, value[tag], lambda data: bytes(_thaw(data, tensors).tolist()))
     if value.keys() == {"$tuple"}:
         return tuple(_thaw(item, tensors) for item in value["$tuple"])
     if value.keys() == {"$dict"}:

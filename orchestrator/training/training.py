@@ -16,15 +16,17 @@ import shutil
 import signal
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, SupportsFloat
 
+from orchestrator.training import randomness
 from orchestrator.training import state as saves
 from orchestrator.training.buffers import COUNT, Buffers
 from orchestrator.training.layout import Shard, plan, room
+from orchestrator.training.loading import Place, forgetful, placed
 from orchestrator.training.ranks import Agreement, rank
 from orchestrator.training.unchanging import FOLDER, Unchanging
 from orchestrator.training.writer import TEMPORARY, Job, Writer, warn
@@ -70,6 +72,9 @@ class Training:
         self._state: Mapping[str, object] | None = None
         self._prepared = False
         self._last: Job | None = None
+        self._generators: tuple[int, list[Mapping[str, object]]] | None = None  # by step, of each rank
+        self._reported: int | None = None
+        self._metrics: Mapping[str, float] = {}
         checkpoints.mkdir(parents=True, exist_ok=True)
         if rank() == 0:  # left by a process that was killed in the middle of a save
             for leftover in (*checkpoints.glob(f"{TEMPORARY}*"), checkpoints / FOLDER):
@@ -111,7 +116,41 @@ class Training:
         ValueError if the checkpoint lacks a component.
         """
         self._state = state
+        if forgetful():
+            warn(
+                "a DataLoader shuffles and its place is not saved, so a resumed run sees other samples: use "
+                "`loader = training.loader(loader, seed=…)` and put it into the state"
+            )
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
+
+    def loader(self, given: Any, *, seed: int, **options: Any) -> Place:
+        """A data loader, or a data set with a DataLoader's `options`, that keeps its epoch and its place in
+        it. Put it into the state. Its order is a function of (seed, epoch), and the random choices of a batch
+        of (seed, epoch, batch), for any number of workers.
+
+        Raises ValueError for data without positions, such as an iterable data set.
+        """
+        return placed(given, seed, **options)
+
+    def steps(self, total: int, state: Mapping[str, object], *, every: int | None = None) -> Iterator[int]:
+        """The steps that are left, from the one after the checkpoint to `total`, for a `for` loop over them.
+
+        Resumes the state first. After the body of each step it reports, saves and leaves as the contract
+        asks; without an orchestrator it saves at every `every`-th step. After the last step it saves, and
+        waits until that is durable. A body that calls `report` itself adds metrics to the report.
+        """
+        self.resume(state)
+        for step in range(self.start + 1, total + 1):
+            yield step
+            if self._reported != step:
+                self.report(step)
+            if step == total:
+                break
+            if self.should_save(step, every):
+                self.save(step, state, self._metrics)
+            if self.should_stop():
+                self.leave(step, state, self._metrics)
+        self.save(max(total, self.start), state, self._metrics, required=True)
 
     def should_stop(self) -> bool:
         """Whether to call `leave` at this step boundary. Rank 0 decides for every rank, so every rank must
@@ -145,9 +184,11 @@ class Training:
         anything that is not a number. In ranks other than 0 it does nothing.
         """
         self._prepare()
+        plain = _plain(metrics)
+        self._reported, self._metrics = step, plain
         if self._progress is None or rank():
             return
-        line = json.dumps({"step": step, "metrics": _plain(metrics)}).encode() + b"\n"
+        line = json.dumps({"step": step, "metrics": plain}).encode() + b"\n"
         try:
             with self._progress.open("ab", buffering=0) as file:  # writes the whole line at once
                 file.write(line)
@@ -171,8 +212,10 @@ class Training:
 
         If the checkpoint cannot be written (the disk is full), earlier ones stay and the training goes on
         with a warning. With `required`, the call waits until the checkpoint is durable, or raises OSError.
-        In ranks other than 0 it does nothing and returns None.
+        Every rank must call it: the ranks other than 0 give their random states, and get None.
         """
+        if self._generators is None or self._generators[0] != step:
+            self._generators = step, self._agreement.gathered(randomness.capture())
         if rank():
             return None
         self._after_fork()
@@ -236,7 +279,8 @@ class Training:
         if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
-        documents[saves.STATE_FILE] = captured.document(step, names)
+        assert self._generators is not None
+        documents[saves.STATE_FILE] = captured.document(step, names, self._generators[1])
         target = self.checkpoints / f"step-{step}"
         return Job(step, target, documents, shards, links, self._unchanging.stale())
 

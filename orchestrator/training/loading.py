@@ -1,0 +1,111 @@
+"""A data loader that knows its place: the epoch and the batch in it, for any number of workers.
+
+Wraps `orchestrator.training.adapters.stateless`, which makes the order of an epoch a function of (seed,
+epoch) and the random choices of a batch one of (seed, epoch, batch). So the place is all there is to save.
+Also finds loaders of the script that do not know theirs. Imports torch only when it is used.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+
+class Place:
+    """Batches, epoch after epoch. It is a component of the state: it saves and loads its place.
+
+    `next(loader)` goes on into the next epoch by itself; `for batch in loader` gives the rest of the present
+    epoch; `for epoch in loader.epochs(n)` gives the numbers of the epochs that are left.
+    """
+
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader  # an adapters.stateless.Loader
+        self.epoch = 0
+        self.batch = 0  # of the epoch, the next one
+        self._batches: Iterator[Any] | None = None
+
+    def __len__(self) -> int:
+        """The number of batches of an epoch."""
+        return len(self._loader)
+
+    def __next__(self) -> Any:
+        while True:
+            if self._batches is None:
+                self._begin()
+            assert self._batches is not None
+            try:
+                batch = next(self._batches)
+            except StopIteration:
+                self._end()
+                continue
+            self.batch += 1
+            return batch
+
+    def __iter__(self) -> Iterator[Any]:
+        """The rest of this epoch."""
+        if len(self) == 0:
+            raise ValueError("the loader has no batches")
+        if self.batch >= len(self):
+            self._end()
+        epoch = self.epoch
+        while self.epoch == epoch and self.batch < len(self):
+            yield next(self)
+        if self.epoch == epoch:
+            self._end()
+
+    def epochs(self, count: int) -> Iterator[int]:
+        """The numbers of the epochs up to `count`, from the present one on."""
+        while self.epoch < count:
+            epoch = self.epoch
+            yield epoch
+            if self.epoch == epoch:  # its batches were not taken to the end
+                self._end()
+
+    def state_dict(self) -> dict[str, int]:
+        over = self.batch >= len(self) > 0
+        return {"epoch": self.epoch + over, "batch": 0 if over else self.batch}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.batch = state["epoch"], state["batch"]
+        self._batches = None
+
+    def _begin(self) -> None:
+        order = self._loader.batch_sampler
+        order.set_epoch(self.epoch)
+        order.start = self.epoch, self.batch
+        self._batches = iter(self._loader)
+        if len(self) == 0:
+            raise ValueError("the loader has no batches")
+
+    def _end(self) -> None:
+        self.epoch, self.batch, self._batches = self.epoch + 1, 0, None
+
+
+def placed(given: Any, seed: int, **options: Any) -> Place:
+    """A loader or a data set as a `Place`. `options` are those of a DataLoader, for a data set, which is
+    shuffled unless they say otherwise. Raises ValueError for what has no positions, such as an iterable data
+    set, and TypeError for options beside a loader."""
+    from torch.utils.data import DataLoader
+
+    from orchestrator.training.adapters.stateless import stateless
+
+    if isinstance(given, DataLoader):
+        if options:
+            raise TypeError(f"a loader has its options already: {', '.join(sorted(options))}")
+        return Place(stateless(given, seed))
+    return Place(stateless(DataLoader(given, **{"shuffle": True, **options}), seed))
+
+
+def forgetful() -> bool:
+    """Whether the script has a loader that shuffles and does not know its place."""
+    torch = sys.modules.get("torch")
+    if torch is None:
+        return False
+    from torch.utils.data import DataLoader, RandomSampler
+
+    for each in gc.get_objects():
+        if type(each) is DataLoader and isinstance(getattr(each, "sampler", None), RandomSampler):
+            return True
+    return False
