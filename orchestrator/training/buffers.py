@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-import resource
 import sys
 import threading
 from collections.abc import Sequence
@@ -18,6 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.training.layout import Shard
+
+try:
+    import resource
+except ImportError:  # not on every system
+    resource = None  # type: ignore[assignment]
 
 if TYPE_CHECKING:
     import torch
@@ -43,7 +47,8 @@ class Buffer:
 
         self.size = size
         self.free = True
-        self._memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        flags = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+        self._memory = mmap.mmap(-1, size, **flags)
         if hasattr(mmap, "MADV_DONTFORK"):  # Linux. No huge pages: slower to get, no faster to copy into
             self._memory.madvise(mmap.MADV_DONTFORK)
         self._tensor = torch.frombuffer(self._memory, dtype=torch.uint8)
@@ -52,21 +57,21 @@ class Buffer:
         self._pinned = False
 
     def touch(self) -> None:
-        """Allocates the pages and pins them. Stops as soon as the buffer is taken or the process ends."""
+        """Allocates the pages. Stops as soon as the buffer is taken or the process ends."""
         for at in range(0, self.size, _TOUCHED_BYTES):
             with self._touching:
                 if self._touched or not threading.main_thread().is_alive():
                     return
                 self._tensor[at : at + _TOUCHED_BYTES : mmap.PAGESIZE].fill_(0)
         with self._touching:
-            if not self._touched:
-                self._touched = True
-                self._pin()
+            self._touched = True
 
     def fill(self, shards: Sequence[Shard]) -> None:
-        """Copies every tensor of the shards to its place in the buffer. The copy is done when it returns."""
+        """Copies every tensor of the shards to its place in the buffer. The copy is done when it returns. The
+        first time, the buffer is pinned."""
         with self._touching:
             self._touched = True
+        self._pin()
         moves: list[tuple[int, int, int]] = []
         devices = set()
         for shard in shards:
@@ -94,8 +99,12 @@ class Buffer:
         return memoryview(self._memory)[shard.begin : shard.begin + shard.size]
 
     def _pin(self) -> None:
+        """Called where the training saves, not from the thread that touches: pinning while a CUDA graph is
+        captured breaks the capture."""
         torch = sys.modules["torch"]
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
+        if self._pinned or not (torch.cuda.is_available() and torch.cuda.is_initialized()):
+            return
+        if not torch.cuda.is_current_stream_capturing():
             with suppress(RuntimeError):  # unpinned memory is slower, but works as well
                 done = torch.cuda.cudart().cudaHostRegister(self._tensor.data_ptr(), self.size, 0)
                 self._pinned = int(done) == _CUDA_SUCCESS
@@ -152,8 +161,8 @@ def available_memory() -> int:
         group = Path("/sys/fs/cgroup")
         most, used = ((group / name).read_text(encoding="ascii") for name in ("memory.max", "memory.current"))
         found.append(int(most) - int(used))
-    limit, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    if limit != resource.RLIM_INFINITY:
+    limit = None if resource is None else resource.getrlimit(resource.RLIMIT_DATA)[0]
+    if limit is not None and limit != resource.RLIM_INFINITY:
         with suppress(OSError, ValueError, StopIteration):
             lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
             used_kib = next(int(line.split()[1]) for line in lines if line.startswith("VmData:"))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
+STATE_FILE = "state.json"
 SHARD_BYTES = 256 * 1000 * 1000
 _ALIGNMENT = 64
 _CHUNK = 16 * 1024 * 1024
@@ -114,7 +115,7 @@ def _straight(shard: Shard) -> Iterator[memoryview]:
 
 def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
     """Writes a new file and makes its bytes durable, while other threads can run. Raises OSError."""
-    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
     try:
         for chunk in chunks:
             left = memoryview(chunk)
@@ -126,7 +127,9 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
+    """Makes the names in a folder durable, where the system can do that."""
+    if os.name == "nt":
+        return
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -8,8 +8,10 @@ Also finds loaders of the script that do not know theirs. Imports torch only whe
 from __future__ import annotations
 
 import gc
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 
@@ -91,11 +93,20 @@ def placed(given: Any, seed: int, **options: Any) -> Place:
 
     from orchestrator.training.adapters.stateless import stateless
 
-    if isinstance(given, DataLoader):
-        if options:
-            raise TypeError(f"a loader has its options already: {', '.join(sorted(options))}")
-        return Place(stateless(given, seed))
-    return Place(stateless(DataLoader(given, **{"shuffle": True, **options}), seed))
+    if not isinstance(given, DataLoader):
+        given = DataLoader(given, **{"shuffle": True, **options})
+    elif options:
+        raise TypeError(f"a loader has its options already: {', '.join(sorted(options))}")
+    loader = stateless(given, seed)
+    loader.worker_init_fn = partial(_begin_worker, loader.worker_init_fn)
+    return Place(loader)
+
+
+def _begin_worker(then: Callable[[int], None] | None, number: int) -> None:
+    """Ctrl-C on a terminal is for the training, which still needs its workers for the step under way."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if then is not None:
+        then(number)
 
 
 def forgetful() -> bool:

@@ -16,14 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from orchestrator.training import randomness, values
-from orchestrator.training.layout import SHARD_BYTES, pieces
+from orchestrator.training.layout import SHARD_BYTES, STATE_FILE, pieces
 from orchestrator.training.ranks import rank
 
 if TYPE_CHECKING:
     import torch
 
 FORMAT = 2
-STATE_FILE = "state.json"
 FROZEN = "-frozen"
 _COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
 _PARTS = ("state", "shards", "random")

@@ -25,7 +25,7 @@ from typing import Any, NoReturn, SupportsFloat
 from orchestrator.training import randomness
 from orchestrator.training import state as saves
 from orchestrator.training.buffers import COUNT, Buffers
-from orchestrator.training.layout import Shard, plan, room
+from orchestrator.training.layout import STATE_FILE, Shard, plan, room
 from orchestrator.training.loading import Place, forgetful, placed
 from orchestrator.training.ranks import Agreement, rank
 from orchestrator.training.unchanging import FOLDER, Unchanging
@@ -34,7 +34,7 @@ from orchestrator.training.writer import TEMPORARY, Job, Writer, warn
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
-_OURS = (saves.STATE_FILE, _METRICS)
+_OURS = (STATE_FILE, _METRICS)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -54,6 +54,7 @@ class Training:
         peak_flops: float | None = None,
         accelerator: str | None = None,
         background: bool = True,
+        keep: int | None = None,
     ) -> None:
         self.checkpoints = checkpoints
         self.resume_from = resume_from
@@ -64,7 +65,7 @@ class Training:
         self._stop = False
         self.peak_flops = peak_flops
         self.accelerator = accelerator
-        self._background = background
+        self._background, self._keep = background, keep
         self._process = os.getpid()
         self._buffers, self._writer = Buffers(), Writer()
         self._unchanging = Unchanging(checkpoints / FOLDER)
@@ -81,8 +82,14 @@ class Training:
                 shutil.rmtree(leftover, ignore_errors=True)
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Training:
-        """Reads the ORCHESTRATOR_* variables and handles SIGTERM. Call it in the main thread."""
+    def from_environment(
+        cls, environ: Mapping[str, str] = os.environ, *, keep: int | None = None
+    ) -> Training:
+        """Reads the ORCHESTRATOR_* variables and handles SIGTERM. Call it in the main thread.
+
+        Without an orchestrator, the newest `keep` checkpoints stay (None: all), and Ctrl-C saves at the next
+        step boundary too; a second Ctrl-C ends at once.
+        """
         given = environ.get("ORCHESTRATOR_CHECKPOINT_DIR")
         checkpoints = Path(given or "checkpoints")
         resume_from = _path(environ, "ORCHESTRATOR_RESUME_FROM")
@@ -93,9 +100,12 @@ class Training:
             progress=_path(environ, "ORCHESTRATOR_PROGRESS"),
             peak_flops=_peak(environ.get("ORCHESTRATOR_PEAK_FLOPS")),
             accelerator=environ.get("ORCHESTRATOR_ACCELERATOR") or None,
+            keep=None if given else keep,
         )
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, training._on_signal)
+            if not given:
+                signal.signal(signal.SIGINT, training._on_interrupt)
             # Everything is saved by then. Without this, Python restores the default at exit, which kills.
             atexit.register(signal.signal, signal.SIGTERM, signal.SIG_IGN)
         return training
@@ -280,9 +290,9 @@ class Training:
             finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
         assert self._generators is not None
-        documents[saves.STATE_FILE] = captured.document(step, names, self._generators[1])
+        documents[STATE_FILE] = captured.document(step, names, self._generators[1])
         target = self.checkpoints / f"step-{step}"
-        return Job(step, target, documents, shards, links, self._unchanging.stale())
+        return Job(step, target, documents, shards, links, self._unchanging.stale(), keep=self._keep)
 
     def _write(self, job: Job, required: bool) -> None:
         """Writes the checkpoint in the background. If it must be durable, or memory is short, writes it now
@@ -333,6 +343,12 @@ class Training:
 
     def _on_signal(self, _signum: int, _frame: FrameType | None) -> None:
         self._stop = True
+
+    def _on_interrupt(self, signum: int, frame: FrameType | None) -> None:
+        if self._stop:
+            signal.default_int_handler(signum, frame)
+        self._stop = True
+        warn("saving at the next step; Ctrl-C again ends at once")
 
 
 def newest(checkpoints: Path) -> Path | None:

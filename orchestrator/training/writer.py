@@ -7,6 +7,7 @@ earlier checkpoints intact. Must never know what a training is or when it saves.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -17,9 +18,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.training.buffers import Buffer
-from orchestrator.training.layout import Shard, sync_folder, write_file, write_shard
+from orchestrator.training.layout import STATE_FILE, Shard, sync_folder, write_file, write_shard
 
 TEMPORARY = ".tmp-step-"
+_SAVED = re.compile(r"step-(\d+)")
 
 
 @dataclass
@@ -28,7 +30,7 @@ class Job:
 
     `links` gives the written file for each frozen shard's name. `stale` are such files that no later job
     needs. Without a `buffer`, the shards are written from the training's own tensors, which must not change
-    meanwhile.
+    meanwhile. Of what this helper has saved in the folder, the newest `keep` stay; None: all.
     """
 
     step: int
@@ -39,6 +41,7 @@ class Job:
     stale: tuple[Path, ...] = ()
     buffer: Buffer | None = None
     error: Exception | None = None
+    keep: int | None = None
 
     def forget(self) -> None:
         """Releases the training's tensors, once they are copied or written."""
@@ -68,6 +71,18 @@ class Job:
         shutil.rmtree(replaced, ignore_errors=True)
         for path in self.stale:
             path.unlink(missing_ok=True)
+        for path in self._superseded():
+            gone = path.with_name(f"{TEMPORARY}{path.name}.gone")
+            path.rename(gone)
+            shutil.rmtree(gone, ignore_errors=True)
+
+    def _superseded(self) -> list[Path]:
+        if self.keep is None:
+            return []
+        found = [(int(match[1]), path) for path in self.target.parent.iterdir()
+                 if (match := _SAVED.fullmatch(path.name)) and (path / STATE_FILE).is_file()]  # fmt: skip
+        older = sorted(each for each in found if each[0] < self.step)
+        return [path for _, path in older[: max(0, len(older) - self.keep + 1)]]
 
 
 class Writer:
