@@ -146,6 +146,9 @@ START = _option(
 )  # fmt: skip
 FIXED = _option("job", metavar="JOB", nargs="?", help="the job's fixed YAML file (default: the job as it is)")
 SOURCE = _option("--source", metavar="DIR", help="only use the code in this folder from now on")
+SCRIPT = _option("script", metavar="SCRIPT", help="a Python script or a notebook")
+DRAFT = _option("-o", "--output", metavar="FILE", help="the job file to write (default: beside the script)")
+REPLACE = _flag("--force", help="replace an existing file")
 REHEARSAL = (
     _option("--platform", metavar="NAME", help="where: process (the default), docker, or one of the config"),
     _option("--steps", metavar="N", type=int, help="how many steps (default: as many as take some seconds)"),
@@ -207,6 +210,8 @@ COMMANDS = (
         "submitting:submit",
         (JOB, FOLLOW, DRY_RUN, UNLESS_RUNNING, NOW, PLATFORM, DEADLINE, START, OUTPUT),
     ),
+    Command("new", "write a first job file for a script or notebook", "drafting:new",
+            (SCRIPT, DRAFT, REPLACE)),
     Command("rehearse", "train a few steps here, stop, kill and resume them, and compare",
             "rehearsing:rehearse", (JOB, *REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.ahead import Ahead
@@ -23,6 +24,7 @@ from orchestrator.clock import Clock, SystemClock
 if TYPE_CHECKING:
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller
+    from orchestrator.client.drafting import Drafted
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.planning import Plan
@@ -128,6 +130,22 @@ class Client:
         from orchestrator.client.planning import plan
 
         return plan(self, job, _names(platforms))
+
+    def draft(
+        self,
+        script: str | os.PathLike[str],
+        target: str | os.PathLike[str] | None = None,
+        *,
+        force: bool = False,
+    ) -> Drafted:
+        """Writes a first job file for a Python script or notebook, which is read and not run: by default
+        beside it. Says what an exact resume still needs.
+
+        Raises InputError for what is no script, and if the file exists, unless `force`.
+        """
+        from orchestrator.client import drafting
+
+        return drafting.draft(self, Path(script), None if target is None else Path(target), force=force)
 
     def rehearse(
         self,
