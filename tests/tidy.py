@@ -81,7 +81,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *LEAVES,
         PROCESSES,
         # One definition of Order and Result on both sides: docs/decisions/001.
-        *(f"orchestrator.core.{part}" for part in ("bounds", "checkpoint", "order", "job", "mask", "wire")),
+        *(
+            f"orchestrator.core.{part}"
+            for part in ("bounds", "checkpoint", "order", "job", "mask", "save_pattern", "wire")
+        ),
         DISK,
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
@@ -135,6 +138,17 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.hindsight": (
         *PURE,
         *(f"orchestrator.engine.{part}" for part in ("market", "queue", "surveying")),
+    ),
+    # It reads scripts and knows patterns of saves; no run, no platform.
+    "orchestrator.drafting": PURE,
+    # One session after another with the real agent, beside the engine and without a ledger.
+    "orchestrator.rehearsal": (
+        *PURE,
+        "orchestrator.agent.wholeness",
+        "orchestrator.platforms.platform",
+        "orchestrator.session",
+        "orchestrator.stores.checkpoints",
+        DISK,
     ),
     "orchestrator.client": ("orchestrator",),
     # Presentation only: it asks the client, and of the core it knows values and how they are written.

@@ -11,7 +11,7 @@ def new(call: Call) -> int:
     """Writes a job file for a script or notebook, and says what an exact resume still needs."""
     given, out = call.options, call.out
     target = None if given.output is None else Path(given.output)
-    done = call.client.draft(Path(given.script), target, force=given.force)
+    done = call.client.jobs.draft(Path(given.script), target, force=given.force)
     out.document({
         "job": str(done.path), "framework": done.script.framework, "saves": done.script.saves,
         "missing": done.missing,

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
-from orchestrator.rehearsal.course import Grade, Rehearsed
-from orchestrator.rehearsal.legs import Leg
+from orchestrator.client import Grade, Leg, Rehearsed
 
 _MEANINGS = {
     Grade.BITWISE: "the resumed training gives the same checkpoint, to the last bit",
@@ -21,7 +20,7 @@ _STEPS_SHOWN = 6
 def rehearse(call: Call) -> int:
     """Exit code 0 if the job resumes exactly, else 1."""
     given, out = call.options, call.out
-    done = call.client.rehearse(
+    done = call.client.jobs.rehearse(
         given.job, platform=given.platform, steps=given.steps, patience=given.patience, say=out.remark
     )
     out.document({

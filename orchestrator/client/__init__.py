@@ -58,6 +58,8 @@ if TYPE_CHECKING:
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Standby, Stored
+    from orchestrator.rehearsal.course import Grade, Rehearsed
+    from orchestrator.rehearsal.legs import Leg
 
 _HOMES = {
     "Adoption": "client.adopting",
@@ -73,10 +75,12 @@ _HOMES = {
     "Finding": "client.checkup",
     "Fits": "client.outlooking",
     "Forecast": "core.foreseen",
+    "Grade": "rehearsal.course",
     "Health": "client.health",
     "Hop": "core.offer",
     "JudgedClaim": "client.routing",
     "Leftovers": "client.leftovers",
+    "Leg": "rehearsal.legs",
     "LogLine": "client.logs",
     "Move": "client.moving",
     "NoAnswer": "client.quota",
@@ -97,6 +101,7 @@ _HOMES = {
     "PulledOutputs": "client.outputs",
     "Quotas": "client.quota",
     "Registration": "client.registering",
+    "Rehearsed": "rehearsal.course",
     "Removal": "client.leftovers",
     "Restored": "client.restoring",
     "Revived": "client.restoring",
@@ -140,10 +145,12 @@ __all__ = [
     "Finding",
     "Fits",
     "Forecast",
+    "Grade",
     "Health",
     "Hop",
     "JudgedClaim",
     "Leftovers",
+    "Leg",
     "LogLine",
     "Move",
     "NoAnswer",
@@ -164,6 +171,7 @@ __all__ = [
     "PulledOutputs",
     "Quotas",
     "Registration",
+    "Rehearsed",
     "Removal",
     "Replay",
     "Restored",

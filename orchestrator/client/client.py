@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from orchestrator.client.ahead import Ahead
 from orchestrator.client.backups import Backups
 from orchestrator.client.home import Home
+from orchestrator.client.jobs import Jobs
 from orchestrator.client.ledgers import Ledgers
 from orchestrator.client.notifications import Notifications
 from orchestrator.client.past import Past
@@ -24,7 +24,6 @@ from orchestrator.clock import Clock, SystemClock
 if TYPE_CHECKING:
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller
-    from orchestrator.client.drafting import Drafted
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
     from orchestrator.client.planning import Plan
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wiring import Wired
-    from orchestrator.rehearsal.course import Rehearsed
 
 
 class Client:
@@ -58,6 +56,7 @@ class Client:
         self.schedules = Schedules(self)
         self.notifications = Notifications(self)
         self.outlook = Ahead(self)
+        self.jobs = Jobs(self)
         self.backups = Backups(self)
         self.past = Past(self)
 
@@ -130,43 +129,6 @@ class Client:
         from orchestrator.client.planning import plan
 
         return plan(self, job, _names(platforms))
-
-    def draft(
-        self,
-        script: str | os.PathLike[str],
-        target: str | os.PathLike[str] | None = None,
-        *,
-        force: bool = False,
-    ) -> Drafted:
-        """Writes a first job file for a Python script or notebook, which is read and not run: by default
-        beside it. Says what an exact resume still needs.
-
-        Raises InputError for what is no script, and if the file exists, unless `force`.
-        """
-        from orchestrator.client import drafting
-
-        return drafting.draft(self, Path(script), None if target is None else Path(target), force=force)
-
-    def rehearse(
-        self,
-        job: str | os.PathLike[str],
-        *,
-        platform: str | None = None,
-        steps: int | None = None,
-        patience: float = 120.0,
-        say: Callable[[str], None] = lambda _: None,
-    ) -> Rehearsed:
-        """Trains a few steps of the job here several times: without interruption, then stopped, killed and
-        resumed. Says whether it resumes exactly and what is lost if not.
-
-        `platform`: a process or Docker platform of the config, or `process` or `docker`. `steps`: how many to
-        train, if the command has `{steps}`; by default as many as take a few seconds. `patience`: seconds
-        without a new checkpoint after which a training is stopped. `say` takes a line of progress. Starts no
-        controller and uses no quota. Raises the same errors as `plan`, and BackendError.
-        """
-        from orchestrator.client import rehearsing
-
-        return rehearsing.rehearse(self, job, platform=platform, steps=steps, patience=patience, say=say)
 
     def job_schema(self) -> dict[str, Any]:
         """The JSON Schema (draft 2020-12) of a job's YAML file."""

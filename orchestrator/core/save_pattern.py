@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 
 PLACEHOLDERS = ("step", "epoch")
 CHECKPOINTS = "{checkpoints}/"
@@ -111,11 +110,12 @@ def guess(paths: Sequence[str], *, in_checkpoints: bool = False) -> str | None:
 
 
 def _guess(path: str) -> str | None:
-    name = PurePosixPath(path).name
     is_folder = path.endswith("/")
-    numbers = list(_NUMBER.finditer(PurePosixPath(name).stem if not is_folder else name))
+    name = path.rstrip("/").rpartition("/")[2]
+    stem, dot, suffix = name.rpartition(".")
+    numbers = list(_NUMBER.finditer(stem if stem and not is_folder else name))
     named_so = _WORDS.search(name) is not None and bool(numbers)
-    is_weights = not is_folder and PurePosixPath(name).suffix in _SUFFIXES
+    is_weights = bool(stem) and not is_folder and dot + suffix in _SUFFIXES
     if not (named_so or is_weights) or not {"{", "}", "*"}.isdisjoint(path):
         return None
     *parents, _ = path.rstrip("/").split("/")

@@ -16,7 +16,7 @@ TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <
         (126, "./run.sh: Permission denied"),
         (1, f"{TRACEBACK}ModuleNotFoundError: No module named 'flash_attn'"),
         (1, "/usr/bin/python: No module named graphmer"),
-        (2, "python: can't open file '/work/trian.py': [Errno 2] No such file or directory"),
+        (2, "python: can't open file '/mnt/trian.py': [Errno 2] No such file or directory"),
         (1, '  File "train.py", line 3\n    def f(:\n          ^\nSyntaxError: invalid syntax'),
         (1, "IndentationError: unexpected indent"),
         (1, f"{TRACEBACK}ImportError: cannot import name 'Trainer' from 'transformers'"),

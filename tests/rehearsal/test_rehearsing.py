@@ -38,7 +38,7 @@ def rehearsed(
     source.mkdir(exist_ok=True)
     (source / script).write_bytes((HERE / script).read_bytes())
     (source / "job.yaml").write_text(text)
-    return client.rehearse(source / "job.yaml", steps=steps, patience=60.0)
+    return client.jobs.rehearse(source / "job.yaml", steps=steps, patience=60.0)
 
 
 def whats(done: Rehearsed) -> list[str]:
@@ -105,7 +105,7 @@ def test_what_cannot_be_rehearsed_is_told(client: Client, tmp_path: Path) -> Non
     with pytest.raises(SpecError, match="unknown key"):
         rehearsed(client, tmp_path, text + "nonsense: 1\n")
     with pytest.raises(InputError, match="only on this machine: here, process, docker"):
-        client.rehearse(tmp_path / "job" / "job.yaml", platform="kaggle")
+        client.jobs.rehearse(tmp_path / "job" / "job.yaml", platform="kaggle")
 
 
 def test_the_command_says_it_with_its_exit_code(tmp_path: Path) -> None:
