@@ -134,7 +134,8 @@ def _with_placeholders(name: str, numbers: Sequence[re.Match[str]]) -> str:
         return name
     kinds = [_kind(name[: each.start()]) for each in numbers]
     if "step" not in kinds and "epoch" not in kinds:
-        kinds[-1] = "step"
+        counts = [at for at, each in enumerate(numbers) if not _is_decimal(name, each)]
+        kinds[counts[-1] if counts else -1] = "step"
     found, at, used = "", 0, set[str]()
     for number, kind in zip(numbers, kinds, strict=True):
         word = f"{{{kind}}}" if kind in PLACEHOLDERS and kind not in used else "*"
@@ -142,6 +143,12 @@ def _with_placeholders(name: str, numbers: Sequence[re.Match[str]]) -> str:
         found += name[at : number.start()] + word
         at = number.end()
     return re.sub(r"\*(?:\.\*)+", "*", found + name[at:])
+
+
+def _is_decimal(name: str, number: re.Match[str]) -> bool:
+    """Whether it is part of a number such as 0.271, which is a loss and not a count."""
+    before, after = name[: number.start()], name[number.end() :]
+    return re.search(r"\d\.\Z", before) is not None or re.match(r"\.\d", after) is not None
 
 
 def _kind(before: str) -> str:
