@@ -130,7 +130,9 @@ def _saved(ending: Ending) -> tuple[Outcome, str]:
 
 
 def _did_not_save(ending: Ending, stop: Stop) -> tuple[Outcome, str]:
-    how = "was killed after its grace" if ending.killed else "ended without saving"
+    how = "was killed after its grace"
+    if not ending.killed:
+        how = "ended" if ending.newer else "ended without saving"
     message = f"asked to leave for {stop}, the command {how}; {_kept(ending)}{_unpublished(ending)}"
     if stop is Stop.SUPERSEDED:
         return Outcome.LOST, message
