@@ -83,7 +83,7 @@ def test_a_real_uplink_ships_encrypted_and_removes_what_it_superseded(tmp_path: 
         assert shipped.small("result.json") == (stay.root / "outbox" / "result.json").read_bytes()
         kept = checkpoints.names(store, companion.RUN)
         assert kept[-1].step == 20
-        assert len(kept) <= 3
+        assert len([ref for ref in kept if not ref.outputs]) <= 3
         for ref in kept:
             checkpoints.verify(store, companion.RUN, ref.name)
         assert checkpoints.orphans(store, companion.RUN, []) == ()

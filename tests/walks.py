@@ -6,9 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from random import Random
 
+from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.event import (
     ActionFailed,
     Adopted,
+    Amended,
     Assigned,
     Began,
     Cancelled,
@@ -26,6 +28,7 @@ from orchestrator.core.event import (
     Launched,
     Moved,
     Noted,
+    OutputsKept,
     Prepared,
     Regained,
     Released,
@@ -86,6 +89,12 @@ def _accepted(record: RunRecord, random: Random, at: float) -> CheckpointAccepte
     return CheckpointAccepted(at, runs.accepted(step, record.generation, incarnation or "aaaa", loss=0.5))
 
 
+def _outputs(record: RunRecord, random: Random, at: float) -> OutputsKept:
+    incarnation = record.session.incarnation if record.session else None
+    ref = CheckpointRef(random.randint(0, 1000), record.generation, incarnation or "aaaa", outputs=True)
+    return OutputsKept(at, Accepted(ref, random.randint(0, 10**9)))
+
+
 def _some_checkpoint(record: RunRecord, random: Random) -> str:
     return random.choice([c.name for c in record.accepted] or ["none"])
 
@@ -130,5 +139,7 @@ _MAKE: dict[Kind, Callable[[RunRecord, Random, float], Event]] = {
         at, r.choice([None, Slice(at), Slice(at, at + 60.0, at + 90.0)]), r.choice([None, record.job])
     ),
     Kind.SLEPT: lambda _record, r, at: Slept(at, NASTY, r.choice([None, at + 3600.0])),
+    Kind.OUTPUTS_KEPT: _outputs,
+    Kind.AMENDED: lambda record, _, at: Amended(at, record.job, (NASTY,)),
     Kind.UNSCHEDULED: lambda _record, _, at: Unscheduled(at),
 }

@@ -51,7 +51,7 @@ def shipping(folder: Path, *command: str, **changes: Any) -> Iterator[tuple[Stay
 
 
 def steps(store: FolderStore) -> list[int]:
-    return [ref.step for ref in stored.names(store, RUN)]
+    return [ref.step for ref in stored.names(store, RUN) if not ref.outputs]
 
 
 def newest(store: FolderStore) -> int:

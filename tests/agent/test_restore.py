@@ -81,7 +81,7 @@ def test_nothing_is_written_outside(
         unpack(tmp_path, *members())
     assert {path.name for path in tmp_path.iterdir()} == before | {"session"}
     work = {path.name for path in (tmp_path / "session" / "work").iterdir()}
-    assert work == {"source", "checkpoints", "resume", "save-request", "ballast"}
+    assert work == {"source", "checkpoints", "watched", "resume", "save-request", "ballast"}
 
 
 @pytest.mark.parametrize("data", [b"", b"not an archive", b"\x1f\x8b" + b"\0" * 50])

@@ -29,6 +29,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("ORCHESTRATOR_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "source").mkdir()
+    (tmp_path / "source" / "train.py").write_text("")
     (tmp_path / "job.yaml").write_text(JOB.format(total=40, pace=0.1, accelerator="cpu"))
     return "job.yaml"
 

@@ -38,10 +38,10 @@ def check_as_in_one_piece(user: User, run: str, steps: int) -> None:
     assert fingerprints(user.folder / "final") == expected
 
 
-def test_a_run_without_progress_fails_with_the_logs_tail(user: User) -> None:
-    job = user.write_job(command="python train.py {steps} --raise-at 3", retry={"without_progress": 2})
+def test_a_run_that_fails_the_same_way_twice_fails_with_the_logs_tail(user: User) -> None:
+    job = user.write_job(command="python train.py {steps} --raise-at 3")
     said = user.run("submit", str(job), "--follow", expect=1)
-    assert "no newer checkpoint in 2 sessions in a row (retry.without_progress)" in said
+    assert "the same error at step 3 as in the session before, so it is not repeated" in said
     assert "ValueError: the planted fault" in said
     [listed] = user.answer("ps", "--all")["runs"]
     assert listed["phase"] == "failed"

@@ -28,6 +28,7 @@ from orchestrator.core import (
     watch,
 )
 from orchestrator.core.action import Done
+from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
@@ -41,20 +42,20 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 
 
 def accepts_every_incarnation(patch: pytest.MonkeyPatch) -> None:
-    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
+    def accept(draft: Any, found: Accepted) -> None:
         known = {accepted.name for accepted in draft.record.accepted}
-        if draft.session.incarnation is not None and event.checkpoint.name not in known:
-            draft.emit(event)
+        if draft.session.incarnation is not None and found.name not in known:
+            draft.emit(CheckpointAccepted(draft.now, found))
 
     patch.setattr(reports, "_accept", accept)
     patch.setattr(collecting, "_wanted", lambda action, ref: ref.generation == action.generation)
 
 
 def accepts_before_any_start_is_known(patch: pytest.MonkeyPatch) -> None:
-    def accept(draft: Any, _incarnation: str, event: CheckpointAccepted) -> None:
+    def accept(draft: Any, found: Accepted) -> None:
         known = {accepted.name for accepted in draft.record.accepted}
-        if draft.session.incarnation is None and event.checkpoint.name not in known:
-            draft.emit(event)
+        if draft.session.incarnation is None and found.name not in known:
+            draft.emit(CheckpointAccepted(draft.now, found))
 
     patch.setattr(reports, "_accept", accept)
 
