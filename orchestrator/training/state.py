@@ -336,7 +336,12 @@ def _freeze(value: object, place: str, tensors: _Tensors) -> object:
         return {"$dict": [[_freeze(key, place, tensors), item] for key, item in items]}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if sharded.is_sharded(value) and is_distributed():
+        if sharded.is_sharded(value):
+            if not is_distributed():
+                raise TypeError(
+                    f"{place}: cannot save a DTensor after torch.distributed has ended; save before "
+                    "destroy_process_group"
+                )
             return {_SHARDED: tensors.put_sharded(place, value)}
         if not _is_plain(value):
             kind = f"{type(value).__module__}.{type(value).__qualname__}"

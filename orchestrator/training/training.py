@@ -144,14 +144,16 @@ class Training:
             )
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
 
-    def loader(self, given: Any, *, seed: int, **options: Any) -> Place:
+    def loader(self, given: Any, *, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
         """A data loader, or a data set with a DataLoader's `options`, that keeps its epoch and its place in
         it. Put it into the state. Its order is a function of (seed, epoch), and the random choices of a batch
         of (seed, epoch, batch), for any number of workers.
 
-        Raises ValueError for data without positions, such as an iterable data set.
+        Each rank gets its share of the batches. Give `share` as (number, of how many) where some ranks need
+        the same ones, as in tensor parallelism. Raises ValueError for data without positions, such as an
+        iterable data set.
         """
-        return placed(given, seed, **options)
+        return placed(given, seed, share, **options)
 
     def steps(self, total: int, state: Mapping[str, object], *, every: int | None = None) -> Iterator[int]:
         """The steps that are left, from the one after the checkpoint to `total`, for a `for` loop over them.

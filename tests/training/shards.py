@@ -8,18 +8,25 @@
 from __future__ import annotations
 
 import os
+import random
 import resource
 import sys
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from orchestrator.training import Training
 
-RANK, RANKS, MEETING, TOTAL, EVENTS = *map(int, sys.argv[1:3]), Path(sys.argv[3]), int(sys.argv[4]), sys.argv[5:]
+RANK, RANKS, MEETING, TOTAL, EVENTS = (
+    *map(int, sys.argv[1:3]),
+    Path(sys.argv[3]),
+    int(sys.argv[4]),
+    sys.argv[5:],
+)
 
 
 def built() -> torch.nn.Sequential:
@@ -41,6 +48,8 @@ def main() -> None:
         fully_shard(layer, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    random.seed(1)
+    np.random.seed(1)
     torch.manual_seed(100 + RANK)  # another dropout in each rank
     state: dict[str, object] = {"model": model, "optimizer": optimizer, "scheduler": scheduler}
     training.resume(state)
