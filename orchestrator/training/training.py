@@ -67,6 +67,8 @@ class Training:
         background: bool = True,
         keep: int | None = None,
     ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep={keep}: keep at least one checkpoint, or None for all")
         self.checkpoints = checkpoints
         self.resume_from = resume_from
         self.start = 0 if resume_from is None else saves.step_of(resume_from)
@@ -433,7 +435,8 @@ class Training:
         if self._stop:
             signal.default_int_handler(signum, frame)
         self._stop = True
-        warn("saving at the next step; Ctrl-C again ends at once")
+        with suppress(RuntimeError):  # the training was in the middle of a line of its own
+            warn("saving at the next step; Ctrl-C again ends at once")
 
 
 def newest(checkpoints: Path) -> Path | None:

@@ -107,7 +107,8 @@ class Job:
             path.unlink(missing_ok=True)
         for path in self._superseded():
             gone = path.with_name(f"{TEMPORARY}{path.name}.gone")
-            path.rename(gone)
+            with suppress(OSError):  # it stays; this checkpoint is saved
+                path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
     def _superseded(self) -> list[Path]:

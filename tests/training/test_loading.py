@@ -22,7 +22,7 @@ from torch.utils.data import (
 
 from orchestrator.training import Training
 
-DATA = list(range(20))
+DATA: Any = list(range(20))
 
 
 class Noisy(torch.utils.data.Dataset[tuple[int, float]]):
@@ -140,7 +140,7 @@ def test_shares_of_full_batches_and_of_samplers_that_know_their_rank(
     for rank in (0, 1):
         monkeypatch.setenv("RANK", str(rank))
         seen[rank] = taken_flat(training.loader(DATA, seed=1, batch_size=6, drop_last=True))
-        sampler = DistributedSampler(DATA, num_replicas=2, rank=rank)
+        sampler: Any = DistributedSampler(DATA, num_replicas=2, rank=rank)
         loader = training.loader(DataLoader(DATA, batch_size=5, sampler=sampler), seed=1)
         epochs = [[each for batch in loader for each in batch.tolist()] for _ in loader.epochs(2)]
         assert epochs[0] != epochs[1]
