@@ -93,14 +93,13 @@ class Parts:
         """Writes this rank's parts. Every rank must call it; then all of them are durable, or every rank
         raises OSError with the first fault of any."""
         from torch.distributed.checkpoint.api import CheckpointException
-        from torch.distributed.checkpoint.filesystem import FileSystemWriter
         from torch.distributed.checkpoint.state_dict_saver import save
 
         folder = self.folder / FOLDER
         try:
             written = save(
                 dict(self.tensors),
-                storage_writer=FileSystemWriter(folder),
+                storage_writer=_writer(folder),
                 planner=_planner(self.copies),
                 process_group=self.group,
             )
@@ -112,6 +111,18 @@ class Parts:
             if missing := sorted(file for file in files if not (folder / file).exists()):
                 raise OSError(f"{missing[0]} is not in {folder}: all ranks must share one checkpoint folder")
             sync_folder(folder)
+
+
+def _writer(folder: Path) -> Any:
+    from torch.distributed.checkpoint.filesystem import FileSystemWriter
+
+    class Same(FileSystemWriter):
+        """Does not write its path and a number of its own: the same state gives the same bytes."""
+
+        def storage_meta(self) -> None:
+            return None
+
+    return Same(folder)
 
 
 def _planner(copies: Mapping[str, torch.Tensor]) -> Any:
