@@ -47,6 +47,13 @@ def test_the_contract_quotes_its_example_as_it_is() -> None:
     assert quoted == [(ROOT / "docs" / "examples" / "plain_pytorch.py").read_text(encoding="utf-8")]
 
 
+def test_the_helpers_page_quotes_its_example_as_it_is() -> None:
+    text = (ROOT / "docs" / "training.md").read_text(encoding="utf-8")
+    example = (ROOT / "docs" / "examples" / "five_lines.py").read_text(encoding="utf-8")
+    assert re.findall(r"```python\n(.*?)```", text, re.DOTALL)[0] == example
+    assert re.findall(r"# (\d)$", example, re.MULTILINE) == ["1", "2", "3", "4", "5"]
+
+
 def test_the_contract_names_every_variable_that_a_command_is_given() -> None:
     text = (ROOT / "docs" / "training-contract.md").read_text(encoding="utf-8")
     source = (ROOT / "orchestrator" / "agent" / "leader.py").read_text(encoding="utf-8")

@@ -79,9 +79,7 @@ class Buffer:
                 if tensor.device.type == "cpu" and tensor.is_contiguous() and not _lazy(tensor):
                     moves += _moves(self._tensor.data_ptr() + shard.begin + at, tensor)
                     continue
-                begin = shard.begin + at
-                target = self._tensor[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
-                target.copy_(tensor, non_blocking=tensor.is_cuda)
+                self.place_of(shard, tensor, at).copy_(tensor, non_blocking=tensor.is_cuda)
                 if tensor.is_cuda:
                     devices.add(tensor.device)
         _move(moves)
@@ -94,6 +92,11 @@ class Buffer:
             self._touched = True
             if self._pinned:
                 sys.modules["torch"].cuda.cudart().cudaHostUnregister(self._tensor.data_ptr())
+
+    def place_of(self, shard: Shard, tensor: torch.Tensor, at: int) -> torch.Tensor:
+        """The copy of a tensor of the shard, which is at this offset in it."""
+        begin = shard.begin + at
+        return self._tensor[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def bytes_of(self, shard: Shard) -> memoryview:
         return memoryview(self._memory)[shard.begin : shard.begin + shard.size]

@@ -2,7 +2,8 @@
 
 Wraps `orchestrator.training.adapters.stateless`, which makes the order of an epoch a function of (seed,
 epoch) and the random choices of a batch one of (seed, epoch, batch). So the place is all there is to save.
-Also finds loaders of the script that do not know theirs. Imports torch only when it is used.
+Each rank gets its share of the batches. Also finds loaders of the script that do not know their place.
+Imports torch only when it is used.
 """
 
 from __future__ import annotations
@@ -10,9 +11,17 @@ from __future__ import annotations
 import gc
 import signal
 import sys
+import weakref
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
+
+from orchestrator.training.ranks import count, rank
+
+_wrapped: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that a Place reads instead
+
+
+_OWN_ORDER = frozenset({"sampler", "batch_sampler"})  # options that exclude `shuffle`
 
 
 class Place:
@@ -29,8 +38,18 @@ class Place:
         self._batches: Iterator[Any] | None = None
 
     def __len__(self) -> int:
-        """The number of batches of an epoch."""
+        """The number of batches of an epoch, in this rank."""
         return len(self._loader)
+
+    @property
+    def dataset(self) -> Any:
+        return self._loader.dataset.items
+
+    @property
+    def batch_size(self) -> int | None:
+        """Of this rank; None if a batch sampler decides."""
+        size: int | None = self._loader.batch_sampler.batch_size
+        return size
 
     def __next__(self) -> Any:
         while True:
@@ -65,13 +84,24 @@ class Place:
             if self.epoch == epoch:  # its batches were not taken to the end
                 self._end()
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, int | None]:
         over = self.batch >= len(self) > 0
-        return {"epoch": self.epoch + over, "batch": 0 if over else self.batch}
+        batch = 0 if over else self.batch
+        return {"epoch": self.epoch + over, "batch": batch, "samples": self._samples}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continues at this place. With another batch size or number of ranks, it is that of the samples."""
         self.epoch, self.batch = state["epoch"], state["batch"]
+        then, now = state.get("samples"), self._samples
+        if then and now:
+            self.batch = self.batch * then // now
         self._batches = None
+
+    @property
+    def _samples(self) -> int | None:
+        """How many samples all ranks together take with a batch each."""
+        shares = self._loader.batch_sampler.batches
+        return None if self.batch_size is None else self.batch_size * shares.ranks
 
     def _begin(self) -> None:
         order = self._loader.batch_sampler
@@ -85,19 +115,73 @@ class Place:
         self.epoch, self.batch, self._batches = self.epoch + 1, 0, None
 
 
-def placed(given: Any, seed: int, **options: Any) -> Place:
+class Shares:
+    """A batch sampler with every n-th batch of another one for each of n ranks.
+
+    All have the same number: those that lack one get one of the first again, or all leave it out if the
+    batches are of full size only. A sampler that already knows its ranks, such as a DistributedSampler, is
+    left alone. `share` is (number, of how many); None: this rank of all.
+    """
+
+    def __init__(self, batches: Any, share: tuple[int, int] | None) -> None:
+        self.batches, self._share = batches, share
+        self.sampler = getattr(batches, "sampler", None)
+        self.batch_size = getattr(batches, "batch_size", None)
+        self.drop_last = bool(getattr(batches, "drop_last", False))
+
+    @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return self._share[1] if self._share else count()
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        whole, ranks = len(self.batches), self._divided
+        return whole // ranks if self.drop_last else -(-whole // ranks)
+
+    def __iter__(self) -> Iterator[Any]:
+        ranks, batches = self._divided, list(self.batches)
+        if batches:
+            own = range(self._number if ranks > 1 else 0, len(self) * ranks, ranks)
+            yield from (batches[number % len(batches)] for number in own)
+
+    @property
+    def _number(self) -> int:
+        return self._share[0] if self._share else rank()
+
+    @property
+    def _divided(self) -> int:
+        """By how many the batches are still to be divided."""
+        return (
+            1 if any(hasattr(each, "num_replicas") for each in (self.batches, self.sampler)) else self.ranks
+        )
+
+
+def placed(given: Any, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
     """A loader or a data set as a `Place`. `options` are those of a DataLoader, for a data set, which is
     shuffled unless they say otherwise. Raises ValueError for what has no positions, such as an iterable data
     set, and TypeError for options beside a loader."""
-    from torch.utils.data import DataLoader
+    from torch.utils.data import DataLoader, IterableDataset
 
     from orchestrator.training.adapters.stateless import stateless
 
     if not isinstance(given, DataLoader):
-        given = DataLoader(given, **{"shuffle": True, **options})
+        if not _OWN_ORDER.isdisjoint(options) or isinstance(given, IterableDataset):
+            given = DataLoader(given, **options)
+        else:
+            given = DataLoader(given, **{"shuffle": True, **options})
     elif options:
         raise TypeError(f"a loader has its options already: {', '.join(sorted(options))}")
+    _wrapped.add(given)
     loader = stateless(given, seed)
+    loader.batch_sampler.batches = Shares(loader.batch_sampler.batches, share)
+    try:
+        len(loader)
+    except TypeError as error:
+        raise ValueError(f"exact resume needs a sampler with a length: {error}") from error
     loader.worker_init_fn = partial(_begin_worker, loader.worker_init_fn)
     return Place(loader)
 
@@ -114,9 +198,12 @@ def forgetful() -> bool:
     torch = sys.modules.get("torch")
     if torch is None:
         return False
-    from torch.utils.data import DataLoader, RandomSampler
+    from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
-    for each in gc.get_objects():
-        if type(each) is DataLoader and isinstance(getattr(each, "sampler", None), RandomSampler):
-            return True
-    return False
+    return any(
+        type(each) is DataLoader
+        and each not in _wrapped
+        and (isinstance(each.sampler, RandomSampler)
+             or (isinstance(each.sampler, DistributedSampler) and each.sampler.shuffle))
+        for each in gc.get_objects()
+    )  # fmt: skip

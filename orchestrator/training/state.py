@@ -1,7 +1,8 @@
 """Turns training state into values and tensors, and back.
 
-Tensors that the training changes are kept apart from those it does not ("frozen"). The rest is JSON. A folder
-holds `state.json` (step, plain values, random generators, names of shards) and the shards of each component.
+Tensors that the training changes are kept apart from those it does not ("frozen") and from those that are
+spread over the ranks ("sharded"). The rest is JSON. A folder holds `state.json` (step, plain values, random
+generators, names of shards) and the shards of each component.
 Does not decide when to save, and must never know the orchestrator's environment.
 """
 
@@ -10,14 +11,15 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from orchestrator.training import randomness, values
+from orchestrator.training import randomness, sharded, values
 from orchestrator.training.layout import SHARD_BYTES, STATE_FILE, pieces
-from orchestrator.training.ranks import rank
+from orchestrator.training.ranks import is_distributed, rank
 
 if TYPE_CHECKING:
     import torch
@@ -26,7 +28,8 @@ FORMAT = 2
 FROZEN = "-frozen"
 _COMPONENT = re.compile(rf"(?!.*{FROZEN}$)[A-Za-z0-9][A-Za-z0-9_-]*")
 _PARTS = ("state", "shards", "random")
-_TAGS = ("$tensor", "$tuple", "$dict", *values.TAGS)
+_SHARDED = "$sharded"
+_TAGS = ("$tensor", "$tuple", "$dict", _SHARDED, *values.TAGS)
 _COMPILED = "_orig_mod."
 _RANKS = "ranks"  # the random states of the ranks after the first
 _ADDRESSED = ("cpu", "cuda")  # devices whose tensors have an address, which shows shared ones
@@ -69,13 +72,14 @@ class Captured:
     values: dict[str, object] = field(default_factory=dict)
     trained: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     frozen: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
+    sharded: dict[str, Any] = field(default_factory=dict)  # of all components, by place
 
     def document(
         self, step: int, shards: Mapping[str, list[str]], generators: Sequence[Mapping[str, object]]
     ) -> bytes:
         """The content of state.json. `shards` are the files of each component, `generators` the random states
         of each rank."""
-        first, *others = (_freeze(each, "", _Tensors({}, {})) for each in generators)
+        first, *others = (_freeze(each, "", _Tensors({}, {}, {})) for each in generators)
         assert isinstance(first, dict)
         random = {**first, _RANKS: others} if others else first
         whole = {"format": FORMAT, "step": step, "state": self.values, "shards": shards, "random": random}
@@ -95,14 +99,28 @@ def capture(state: Mapping[str, object], shard_bytes: int = SHARD_BYTES) -> Capt
             raise ValueError(
                 f"component name {name!r}: use letters, digits, '_' and '-'; it must not end with '{FROZEN}'"
             )
+        if _is_fully_sharded(component):
+            raise TypeError(
+                f"{name}: cannot save a FullyShardedDataParallel; use fully_shard (FSDP2) instead"
+            )
         plain = _state_of(component)
         trained = captured.trained.setdefault(name, {})
         frozen = captured.frozen.setdefault(name, {})
         if isinstance(component, Frozen):
             trained = frozen
-        tensors = _Tensors(trained, frozen, _unchanging(name, component), shard_bytes)
+        tensors = _Tensors(trained, frozen, captured.sharded, _unchanging(name, component), shard_bytes)
         captured.values[name] = _freeze(plain, name, tensors)
     return captured
+
+
+def is_sharded(state: Mapping[str, object]) -> bool:
+    """Whether any tensor of the state is spread over the ranks. What cannot be read has none: `capture` says
+    so where it matters."""
+    found = False
+    for component in state.values():
+        with suppress(Exception):
+            found |= any(sharded.is_sharded(each) for _, each in sharded.tensors_in(_state_of(component), ""))
+    return found
 
 
 def as_json(document: Mapping[str, object]) -> bytes:
@@ -133,7 +151,7 @@ def restore(folder: Path, state: Mapping[str, object]) -> dict[str, Any]:
     _demand(folder, document, components.keys())
     for name, part in components.items():
         if isinstance(part, Stateful):
-            _load(part, _thawed(folder, document, name))
+            _load(part, _thawed(folder, document, name, _targets(folder, name, part)))
         else:
             values.set_generator(part, document["state"][name][values.GENERATOR])
     rest = {n: _thawed(folder, document, n) for n in document["state"] if n not in components}
@@ -156,19 +174,35 @@ def _state_of(component: object) -> object:
     if not isinstance(component, Stateful):
         return component
     state = component.state_dict()
-    if isinstance(state, Mapping) and _may_be_compiled(component):
+    if isinstance(state, Mapping) and _is_module(component):
         return {key.replace(_COMPILED, ""): value for key, value in state.items()}
     return state
 
 
+def _targets(folder: Path, name: str, part: Stateful) -> sharded.Targets:
+    state = None
+    if is_distributed() or (folder / sharded.FOLDER).exists():
+        with suppress(Exception):  # an optimizer that has no state yet
+            state = _state_of(part)
+    return sharded.Targets(name, part, state)
+
+
 def _load(part: Stateful, state: Any) -> None:
-    if isinstance(state, dict) and _may_be_compiled(part):
+    if isinstance(state, dict) and _is_module(part):
         names = {key.replace(_COMPILED, ""): key for key in part.state_dict()}
         state = {names.get(key, key): value for key, value in state.items()}
     part.load_state_dict(state)
 
 
-def _may_be_compiled(component: object) -> bool:
+def _is_fully_sharded(component: Any) -> bool:
+    """Whether it is of FSDP's first version, whose optimizer has this rank's numbers without saying so."""
+    fsdp = sys.modules.get("torch.distributed.fsdp.fully_sharded_data_parallel")
+    if fsdp is None or not _is_module(component):
+        return False
+    return any(isinstance(each, fsdp.FullyShardedDataParallel) for each in component.modules())
+
+
+def _is_module(component: object) -> bool:
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(component, torch.nn.Module)
 
@@ -190,8 +224,11 @@ def _demand(folder: Path, document: Mapping[str, Any], names: Set[str]) -> None:
         raise ValueError(f"{folder} holds {', '.join(sorted(saved))}; it has no {', '.join(missing)}")
 
 
-def _thawed(folder: Path, document: Mapping[str, Any], name: str) -> Any:
-    tensors: dict[str, torch.Tensor] = {}
+def _thawed(
+    folder: Path, document: Mapping[str, Any], name: str, targets: sharded.Targets | None = None
+) -> Any:
+    tensors: dict[str, Any] = {}
+    targets = targets or sharded.Targets(name)
     for file in document["shards"].get(name, ()):
         from safetensors import SafetensorError
         from safetensors.torch import load_file
@@ -201,10 +238,31 @@ def _thawed(folder: Path, document: Mapping[str, Any], name: str) -> Any:
             tensors |= {at: tensor.clone() for at, tensor in load_file(folder / file).items()}
         except (OSError, SafetensorError) as error:
             raise ValueError(f"{folder / file} is missing or damaged: {error}") from error
+    if places := list(_sharded_places(document["state"][name])):
+        tensors |= sharded.read(folder, places, targets)
     try:
-        return _thaw(document["state"][name], tensors)
+        state = _thaw(document["state"][name], tensors)
     except KeyError as error:
         raise ValueError(f"{folder} is damaged: its shards do not hold tensor {error}") from error
+    return _fitted(state, name, targets) if targets.sharded else state
+
+
+def _sharded_places(value: Any) -> Iterator[str]:
+    if isinstance(value, dict) and value.keys() == {_SHARDED}:
+        yield value[_SHARDED]
+    elif isinstance(value, list | dict):
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _sharded_places(each)
+
+
+def _fitted(value: Any, place: str, targets: sharded.Targets) -> Any:
+    """The state with a part of each plain tensor that is sharded here."""
+    if isinstance(value, dict):
+        return {key: _fitted(each, f"{place}.{key}", targets) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_fitted(each, f"{place}.{n}", targets) for n, each in enumerate(value))
+    torch = sys.modules["torch"]
+    return targets.fit(place, value) if isinstance(value, torch.Tensor) else value
 
 
 @dataclass
@@ -213,6 +271,7 @@ class _Tensors:
 
     trained: dict[str, torch.Tensor]
     frozen: dict[str, torch.Tensor]
+    sharded: dict[str, Any]
     unchanging: frozenset[str] = frozenset()
     shard_bytes: int = SHARD_BYTES
     _seen: dict[object, str | list[str]] = field(default_factory=dict)
@@ -231,10 +290,22 @@ class _Tensors:
             self._seen[view] = names if len(names) > 1 else names[0]
         return self._seen[view]
 
+    def put_sharded(self, place: str, tensor: Any) -> str:
+        while place in self.sharded:
+            place += "'"
+        self.sharded[place] = tensor
+        return place
+
+
+def _is_plain(tensor: object) -> bool:
+    """Whether it is a tensor without a class of its own, whose memory is not what it seems."""
+    torch = sys.modules["torch"]
+    return type(tensor) in (torch.Tensor, torch.nn.Parameter)
+
 
 def _view(tensor: torch.Tensor) -> object:
     """A key that is equal for tensors that are the same view; None where that is unknown."""
-    if tensor.device.type not in _ADDRESSED or not tensor.numel():
+    if not _is_plain(tensor) or tensor.device.type not in _ADDRESSED or not tensor.numel():
         return None
     return (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
 
@@ -265,7 +336,14 @@ def _freeze(value: object, place: str, tensors: _Tensors) -> object:
         return {"$dict": [[_freeze(key, place, tensors), item] for key, item in items]}
     torch = sys.modules.get("torch")
     if torch is not None and isinstance(value, torch.Tensor):
-        if type(value) not in (torch.Tensor, torch.nn.Parameter):
+        if sharded.is_sharded(value):
+            if not is_distributed():
+                raise TypeError(
+                    f"{place}: cannot save a DTensor after torch.distributed has ended; save before "
+                    "destroy_process_group"
+                )
+            return {_SHARDED: tensors.put_sharded(place, value)}
+        if not _is_plain(value):
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             raise TypeError(f"{place}: cannot save a {kind}, a kind of tensor of its own; save plain tensors")
         return {"$tensor": tensors.put(place, value)}
@@ -289,6 +367,8 @@ def _thaw(value: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
 
         return torch.cat([tensors[name] for name in names])
     [tag] = value.keys() if len(value) == 1 else [""]
+    if tag == _SHARDED:
+        return tensors[value[_SHARDED]]
     if tag in values.TAGS:
         return values.thaw(tag, value[tag], lambda data: bytes(_thaw(data, tensors).tolist()))
     if value.keys() == {"$tuple"}:

@@ -18,6 +18,7 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, SupportsFloat
@@ -27,15 +28,25 @@ from orchestrator.training import state as saves
 from orchestrator.training.buffers import COUNT, Buffers
 from orchestrator.training.layout import STATE_FILE, Shard, plan, room
 from orchestrator.training.loading import Place, forgetful, placed
-from orchestrator.training.ranks import Agreement, rank
+from orchestrator.training.ranks import Agreement, first_fault, is_distributed, plain_fault, rank
+from orchestrator.training.sharded import FOLDER as SHARDED
+from orchestrator.training.sharded import Parts
 from orchestrator.training.unchanging import FOLDER, Unchanging
-from orchestrator.training.writer import TEMPORARY, Job, Writer, warn
+from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn
 
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
 _OURS = (STATE_FILE, _METRICS)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class Due(Enum):
+    """What a rank does for a save."""
+
+    NOTHING = "nothing"
+    ALONE = "alone"
+    TOGETHER = "together"
 
 
 class Training:
@@ -56,6 +67,8 @@ class Training:
         background: bool = True,
         keep: int | None = None,
     ) -> None:
+        if keep is not None and keep < 1:
+            raise ValueError(f"keep={keep}: keep at least one checkpoint, or None for all")
         self.checkpoints = checkpoints
         self.resume_from = resume_from
         self.start = 0 if resume_from is None else saves.step_of(resume_from)
@@ -133,14 +146,16 @@ class Training:
             )
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
 
-    def loader(self, given: Any, *, seed: int, **options: Any) -> Place:
+    def loader(self, given: Any, *, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
         """A data loader, or a data set with a DataLoader's `options`, that keeps its epoch and its place in
         it. Put it into the state. Its order is a function of (seed, epoch), and the random choices of a batch
         of (seed, epoch, batch), for any number of workers.
 
-        Raises ValueError for data without positions, such as an iterable data set.
+        Each rank gets its share of the batches. Give `share` as (number, of how many) where some ranks need
+        the same ones, as in tensor parallelism. Raises ValueError for data without positions, such as an
+        iterable data set.
         """
-        return placed(given, seed, **options)
+        return placed(given, seed, share, **options)
 
     def steps(self, total: int, state: Mapping[str, object], *, every: int | None = None) -> Iterator[int]:
         """The steps that are left, from the one after the checkpoint to `total`, for a `for` loop over them.
@@ -193,7 +208,8 @@ class Training:
         A metric may be a tensor or a numpy number with one element. Raises TypeError or ValueError for
         anything that is not a number. In ranks other than 0 it does nothing.
         """
-        self._prepare()
+        if not is_distributed():
+            self._prepare()
         plain = _plain(metrics)
         self._reported, self._metrics = step, plain
         if self._progress is None or rank():
@@ -224,28 +240,24 @@ class Training:
         with a warning. With `required`, the call waits until the checkpoint is durable, or raises OSError.
         Every rank must call it: the ranks other than 0 give their random states, and get None.
         """
-        if self._generators is None or self._generators[0] != step:
-            self._generators = step, self._agreement.gathered(randomness.capture())
-        if rank():
-            return None
-        self._after_fork()
-        last = self._last
-        if last is not None and last.step == step:
-            if required:
-                self._writer.wait()
-            if last.error is None:
-                return last.target
+        due = self._begin(step, state, required)
+        if due is Due.NOTHING:
+            return None if rank() else self.checkpoints / f"step-{step}"
         self._state = state
         try:
-            job = self._job(step, state, metrics or {}, files)
-            self._write(job, required)
+            if due is Due.TOGETHER:
+                job = self._save_together(step, state, metrics or {}, files, required)
+            else:
+                job = self._job(step, state, metrics or {}, files)
+                self._write(job, required)
         except OSError as error:
             if required:
                 raise OSError(f"the checkpoint of step {step} could not be saved: {error}") from error
-            warn(f"the checkpoint of step {step} could not be saved, training goes on: {error}")
+            if not rank():
+                warn(f"the checkpoint of step {step} could not be saved, training goes on: {error}")
             return None
         self._last = job
-        return job.target
+        return None if rank() else job.target
 
     def wait(self) -> None:
         """Blocks until every save is durable, or has failed with a warning."""
@@ -265,23 +277,90 @@ class Training:
             raise failure or OSError(f"rank 0 could not save the checkpoint of step {step}")
         sys.exit(EXIT_SAVED)
 
+    def _begin(self, step: int, state: Mapping[str, object], required: bool) -> Due:
+        """What this rank does for the save of a step. Every rank must call it."""
+        self._after_fork()
+        first = self._generators is None or self._generators[0] != step
+        sharded = is_distributed() and saves.is_sharded(state)
+        found = self._agreement.gathered((randomness.capture() if first else None, sharded))
+        if first:
+            self._generators = step, [generators for generators, _ in found]
+        due = Due.TOGETHER if any(each for _, each in found) else Due.ALONE
+        last = self._last
+        if not rank() and last is not None and last.step == step:
+            if required:
+                self._writer.wait()
+            due = Due.NOTHING if last.error is None else due
+        due = self._agreement.of_first(due)
+        return Due.NOTHING if due is Due.ALONE and rank() else due
+
+    def _save_together(
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat],
+        files: Mapping[str, bytes],
+        required: bool,
+    ) -> Job:
+        """The save of a state with sharded tensors, of which each rank writes its parts. Raises the first
+        error of any rank in every rank."""
+        group = self._agreement.background()
+        job: Job | None = None
+        fault: Exception | None = None
+        copied = False
+        try:
+            job = self._job(step, state, metrics, files, group)
+            copied = self._copy(job, required)
+            job.begin()
+        except Exception as error:  # noqa: BLE001 - the other ranks must not wait for this one
+            fault = error
+        parts = None if job is None or job.parts is None else job.parts.described
+        found = first_fault(self._agreement.gathered((plain_fault(fault), parts)))
+        if found := self._agreement.of_first(found):
+            if job is not None:
+                job.abandon()
+            raise found from fault
+        assert job is not None
+        if copied:
+            self._writer.submit(job)
+            return job
+        try:
+            job.write()
+            job.forget()
+        except OSError as error:
+            fault = error
+        if required and (found := self._agreement.of_first(plain_fault(fault))):
+            raise found from fault
+        if fault is not None:
+            raise fault
+        return job
+
     def _job(
         self,
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat],
         files: Mapping[str, bytes],
+        group: Any = None,
     ) -> Job:
-        """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk."""
+        """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk.
+
+        With a `group`, it has this rank's parts of the sharded tensors, and nothing else in ranks other than
+        0."""
         captured = saves.capture(state)
+        target = self.checkpoints / f"step-{step}"
+        building = target.with_name(f"{TEMPORARY}{step}")
+        if rank():
+            return Share(step, target, {}, parts=Parts.of(captured.sharded, building, group, 0))
         shards, names = _planned(captured)
+        parts = Parts.of(captured.sharded, building, group, room(shards)) if group is not None else None
         links: dict[str, Path] = {}
         for component, tensors in captured.frozen.items():
             if tensors:
                 found = self._unchanging.files(component, tensors)
                 links |= found
                 names.setdefault(component, []).extend(found)
-        ours = {*_OURS, *(shard.file for shard in shards), *links}
+        ours = {*_OURS, SHARDED, *(shard.file for shard in shards), *links}
         for name in files:
             if not _FILE.fullmatch(name) or name in ours:
                 raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
@@ -291,24 +370,28 @@ class Training:
             documents[_METRICS] = saves.as_json(finite)
         assert self._generators is not None
         documents[STATE_FILE] = captured.document(step, names, self._generators[1])
-        target = self.checkpoints / f"step-{step}"
-        return Job(step, target, documents, shards, links, self._unchanging.stale(), keep=self._keep)
+        stale = self._unchanging.stale()
+        return Job(step, target, documents, shards, links, stale, parts, keep=self._keep)
 
     def _write(self, job: Job, required: bool) -> None:
         """Writes the checkpoint in the background. If it must be durable, or memory is short, writes it now
         and straight from the tensors."""
-        size = room(job.shards)
-        if required or not (self._background and self._provided(size)):
-            self._writer.wait()
+        if self._copy(job, required):
+            self._writer.submit(job)
+        else:
             job.write()
             job.forget()
-            return
-        self._writer.wait(self._buffers.count - 1 if size else COUNT - 1)
-        if size:
-            job.buffer = self._buffers.take()
-            job.buffer.fill(job.shards)
-            job.forget()
-        self._writer.submit(job)
+
+    def _copy(self, job: Job, required: bool) -> bool:
+        """Whether it can be written in the background, once all of it is copied. If not, no earlier save is
+        unwritten."""
+        if required or not (self._background and self._provided(job.room)):
+            self._writer.wait()
+            return False
+        self._writer.wait(self._buffers.count - 1 if job.room else COUNT - 1)
+        if job.room:
+            job.copy(self._buffers.take())
+        return True
 
     def _provided(self, size: int) -> bool:
         if not self._buffers.holds(size):
@@ -318,12 +401,16 @@ class Training:
         return size == 0 or self._buffers.count > 0
 
     def _prepare(self) -> None:
-        """Allocates the buffers before they are needed, once the first step has created all state."""
-        if self._state is None or self._prepared or not self._background or rank():
+        """Allocates the buffers before they are needed, once the first step has created all state. Every rank
+        must call it, because a `state_dict` may ask the other ranks."""
+        if self._state is None or self._prepared or not self._background:
             return
         self._prepared = True
-        with suppress(TypeError, ValueError):  # save() will report it
-            self._provided(room(_planned(saves.capture(self._state))[0]))
+        with suppress(Exception):  # save() will report it
+            captured = saves.capture(self._state)
+            shards = () if rank() else _planned(captured)[0]
+            parts = Parts.of(captured.sharded, self.checkpoints, None, room(shards))
+            self._provided(room((*shards, *parts.shards)))
 
     def _after_fork(self) -> None:
         """In a forked child that also saves: creates a new writer and buffers, because the parent keeps its
@@ -348,7 +435,8 @@ class Training:
         if self._stop:
             signal.default_int_handler(signum, frame)
         self._stop = True
-        warn("saving at the next step; Ctrl-C again ends at once")
+        with suppress(RuntimeError):  # the training was in the middle of a line of its own
+            warn("saving at the next step; Ctrl-C again ends at once")
 
 
 def newest(checkpoints: Path) -> Path | None:

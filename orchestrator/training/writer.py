@@ -18,7 +18,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.training.buffers import Buffer
-from orchestrator.training.layout import STATE_FILE, Shard, sync_folder, write_file, write_shard
+from orchestrator.training.layout import STATE_FILE, Shard, room, sync_folder, write_file, write_shard
+from orchestrator.training.sharded import Parts
 
 TEMPORARY = ".tmp-step-"
 _SAVED = re.compile(r"step-(\d+)")
@@ -29,8 +30,9 @@ class Job:
     """One checkpoint to write. Everything in it was copied when the job was created.
 
     `links` gives the written file for each frozen shard's name. `stale` are such files that no later job
-    needs. Without a `buffer`, the shards are written from the training's own tensors, which must not change
-    meanwhile. Of what this helper has saved in the folder, the newest `keep` stay; None: all.
+    needs. `parts` are this rank's share of the sharded tensors. Without a `buffer`, the shards and parts are
+    written from the training's own tensors, which must not change meanwhile. Of what this helper has saved in
+    the folder, the newest `keep` stay; None: all.
     """
 
     step: int
@@ -39,9 +41,38 @@ class Job:
     shards: tuple[Shard, ...] = ()
     links: Mapping[str, Path] | None = None
     stale: tuple[Path, ...] = ()
+    parts: Parts | None = None
     buffer: Buffer | None = None
     error: Exception | None = None
     keep: int | None = None
+
+    @property
+    def building(self) -> Path:
+        """The folder until it is complete."""
+        return self.target.with_name(f"{TEMPORARY}{self.step}")
+
+    @property
+    def room(self) -> int:
+        """The size in bytes of a buffer for it."""
+        return room((*self.shards, *(self.parts.shards if self.parts else ())))
+
+    def copy(self, buffer: Buffer) -> None:
+        """Copies the training's tensors into the buffer, and releases them."""
+        self.buffer = buffer
+        buffer.fill((*self.shards, *(self.parts.shards if self.parts else ())))
+        if self.parts is not None:
+            self.parts.copy(buffer)
+        self.forget()
+
+    def begin(self) -> None:
+        """Before any rank writes its parts. Raises OSError."""
+        self.building.mkdir()
+
+    def abandon(self) -> None:
+        """It will not be written after all."""
+        shutil.rmtree(self.building, ignore_errors=True)
+        if self.buffer is not None:
+            self.buffer.free = True
 
     def forget(self) -> None:
         """Releases the training's tensors, once they are copied or written."""
@@ -49,10 +80,13 @@ class Job:
 
     def write(self) -> None:
         """Writes the checkpoint. Raises OSError, and then leaves nothing of it."""
-        folder = self.target.with_name(f"{TEMPORARY}{self.step}")
+        folder = self.building
         replaced = folder.with_suffix(".replaced")
         try:
-            folder.mkdir()
+            if self.parts is None:
+                folder.mkdir()
+            else:
+                self.parts.write()
             for shard in self.shards:
                 body = None if self.buffer is None else self.buffer.bytes_of(shard)
                 write_shard(folder / shard.file, shard, body)
@@ -73,7 +107,8 @@ class Job:
             path.unlink(missing_ok=True)
         for path in self._superseded():
             gone = path.with_name(f"{TEMPORARY}{path.name}.gone")
-            path.rename(gone)
+            with suppress(OSError):  # it stays; this checkpoint is saved
+                path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
 
     def _superseded(self) -> list[Path]:
@@ -83,6 +118,24 @@ class Job:
                  if (match := _SAVED.fullmatch(path.name)) and (path / STATE_FILE).is_file()]  # fmt: skip
         older = sorted(each for each in found if each[0] < self.step)
         return [path for _, path in older[: max(0, len(older) - self.keep + 1)]]
+
+
+@dataclass
+class Share(Job):
+    """What a rank other than 0 writes of a checkpoint: its parts of the sharded tensors. Rank 0 reports a
+    failure of any rank."""
+
+    def begin(self) -> None:
+        """Rank 0 creates the folder."""
+
+    def abandon(self) -> None:
+        if self.buffer is not None:
+            self.buffer.free = True
+
+    def write(self) -> None:
+        assert self.parts is not None
+        with suppress(OSError):
+            self.parts.write()
 
 
 class Writer:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import os
+import random
 import re
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
-from orchestrator.training import EXIT_SAVED
-from tests.training.scripts import fingerprints, finish, go_on, started, steps, until, until_printed
+from orchestrator.training import EXIT_SAVED, Training
+from orchestrator.training.training import newest
+from tests.training.scripts import ROOT, fingerprints, finish, go_on, started, steps, until, until_printed
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 EPOCHS, TOGETHER, KILLS, PARTINGS, MESSAGES = (
@@ -44,6 +50,105 @@ def test_stopped_inside_an_accumulation_window_it_leaves_at_its_end(
     assert max(steps(tmp_path / "c")) == stop
     assert ended(tmp_path / "d", then, resume_from=tmp_path / f"c/step-{stop}") == 0
     assert fingerprints(tmp_path / f"d/step-{TOTAL}") == whole
+
+
+FIVE_LINES = str(ROOT / "docs/examples/five_lines.py")
+STEPS = 300
+
+
+def five_lines(
+    folder: Path, workers: int, ending: int = 0, at: int = 0, resume_from: Path | None = None
+) -> int:
+    """Runs the documented example, which `ending` ends once it has reported step `at`. Its exit code."""
+    progress = folder.with_name(f"{folder.name}-{at}.jsonl")
+    given: dict[str, object] = {"CHECKPOINT_DIR": folder, "PROGRESS": progress}
+    given |= {} if resume_from is None else {"RESUME_FROM": resume_from}
+    with started([FIVE_LINES, str(STEPS), str(workers)], folder.parent, given) as process:
+        if ending:
+            until(lambda: progress.exists() and f'"step": {at},' in progress.read_text(), process)
+            os.kill(process.pid, ending)
+        output = finish(process)
+    assert process.returncode in (0, EXIT_SAVED, -signal.SIGKILL), output
+    assert "warning" not in output
+    return process.returncode
+
+
+@pytest.fixture(scope="module")
+def whole_five_lines(tmp_path_factory: pytest.TempPathFactory) -> object:
+    folder = tmp_path_factory.mktemp("five") / "c"
+    assert five_lines(folder, 0) == 0
+    return seeded(folder / f"step-{STEPS}")
+
+
+def seeded(folder: Path) -> tuple[dict[str, str], object]:
+    """What a checkpoint holds, without the generators that the example neither seeds nor draws from."""
+    files = fingerprints(folder)
+    del files["state.json"]
+    document = json.loads((folder / "state.json").read_bytes())
+    return files, {**document, "random": document["random"]["torch"]}
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_five_lines_make_an_ordinary_script_exact(
+    tmp_path: Path, whole_five_lines: object, workers: int
+) -> None:
+    """Killed and terminated in turn at random moments, with the other number of workers at the end."""
+    folder, chance, found = tmp_path / "c", random.Random(workers), None
+    for ending in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
+        begun = 0 if found is None else int(found.name.removeprefix("step-"))
+        code = five_lines(folder, workers, ending, begun + chance.randint(20, 90), found)
+        assert code == (EXIT_SAVED if ending == signal.SIGTERM else -signal.SIGKILL)
+        found = newest(folder)
+    assert found is not None
+    assert five_lines(folder, 2 - workers, resume_from=found) == 0
+    assert seeded(folder / f"step-{STEPS}") == whole_five_lines
+
+
+def test_ctrl_c_saves_at_the_next_step_while_its_workers_go_on(
+    tmp_path: Path, whole_five_lines: object
+) -> None:
+    """A terminal sends it to every process of the training."""
+    with started([FIVE_LINES, str(STEPS), "2"], tmp_path) as process:
+        until(lambda: 50 in steps(tmp_path / "checkpoints"), process)
+        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        for pid in (*map(int, workers), process.pid):
+            os.kill(pid, signal.SIGINT)
+        output = finish(process)
+    assert process.returncode == EXIT_SAVED, output
+    assert "warning: saving at the next step; Ctrl-C again ends at once" in output
+    assert len(workers) == 2
+    with started([FIVE_LINES, str(STEPS), "0"], tmp_path) as process:
+        output = finish(process)
+    assert process.returncode == 0, output
+    assert seeded(tmp_path / f"checkpoints/step-{STEPS}") == whole_five_lines
+
+
+def trained(model: torch.nn.Module, folder: Path, upto: int, resume_from: Path | None) -> Path:
+    """The checkpoint of a training that ends at a step, with this model."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
+    training = Training(folder, resume_from=resume_from)
+    for _ in training.steps(upto, {"model": model, "optimizer": optimizer}):
+        (model(torch.randn(8, 6)) - 1.0).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return folder / f"step-{upto}"
+
+
+def test_a_compiled_model_and_a_plain_one_continue_each_other_exactly(tmp_path: Path) -> None:
+    def plain() -> torch.nn.Module:
+        torch.manual_seed(2)
+        return torch.nn.Sequential(torch.nn.Linear(6, 9), torch.nn.Dropout(0.3), torch.nn.Linear(9, 1))
+
+    def compiled() -> torch.nn.Module:
+        made: Any = torch.compile(plain(), backend="eager")  # the same operations, bit for bit
+        assert isinstance(made, torch.nn.Module)
+        return made
+
+    whole = fingerprints(trained(plain(), tmp_path / "whole", 6, None))
+    for number, (first, then) in enumerate([(plain, compiled), (compiled, plain), (compiled, compiled)]):
+        stopped = trained(first(), tmp_path / f"first-{number}", 3, None)
+        assert fingerprints(trained(then(), tmp_path / f"then-{number}", 6, stopped)) == whole
 
 
 def test_killed_at_any_moment_of_a_save_the_ones_before_stand(tmp_path: Path) -> None:

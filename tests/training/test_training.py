@@ -215,6 +215,39 @@ def test_a_step_saved_by_an_earlier_process_is_saved_anew(tmp_path: Path) -> Non
     assert [path.name for path in tmp_path.iterdir()] == ["step-3"]
 
 
+def test_it_saves_where_the_system_lacks_resource_limits_and_flags_of_memory(tmp_path: Path) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("lacking.py"))]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "5000.0\n", "")
+
+
+def test_without_the_orchestrator_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
+    """What the helper did not write stays, and so does what is newer than this training."""
+    foreign = tmp_path / "step-1"
+    foreign.mkdir()
+    Training(tmp_path).save(9, {"x": 9}, required=True)
+    training = Training(tmp_path, keep=3)
+    for step in range(2, 7):
+        training.save(step, {"x": torch.ones(3)})
+    training.wait()
+    assert steps(tmp_path) == [1, 4, 5, 6, 9]
+    assert {path.name for path in tmp_path.iterdir()} == {f"step-{step}" for step in (1, 4, 5, 6, 9)}
+    with pytest.raises(ValueError, match="keep=0: keep at least one"):
+        Training(tmp_path, keep=0)
+
+
+def test_the_orchestrator_keeps_what_it_wants_whatever_the_script_says(tmp_path: Path) -> None:
+    environ = {"ORCHESTRATOR_CHECKPOINT_DIR": str(tmp_path / "c"), "PYTHONPATH": str(ROOT)}
+    code = (
+        "from orchestrator.training import Training; training = Training.from_environment(keep=1)\n"
+        "for step in (1, 2): training.save(step, {'x': 1}, required=True)"
+    )
+    subprocess.run([sys.executable, "-c", code], env=environ, check=True)
+    assert steps(tmp_path / "c") == [1, 2]
+
+
 @pytest.mark.parametrize(("given", "peak"), [("6.5e13", 6.5e13), ("", None), ("fast", None), ("nan", None)])
 def test_a_peak_that_is_no_number_stops_no_training(given: str, peak: float | None, tmp_path: Path) -> None:
     environ = {"ORCHESTRATOR_CHECKPOINT_DIR": str(tmp_path), "ORCHESTRATOR_PEAK_FLOPS": given}

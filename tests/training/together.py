@@ -21,7 +21,8 @@ training = Training.from_environment()
 torch.manual_seed(5)
 random.seed(5)
 np.random.seed(5)
-model = DistributedDataParallel(torch.nn.Linear(16, 16))
+model = DistributedDataParallel(torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Dropout(0.2)))
+torch.manual_seed(50 + RANK)  # each rank drops other numbers
 optimizer = torch.optim.AdamW(model.parameters(), 1e-2)
 state = {"model": model, "optimizer": optimizer}
 training.resume(state)
