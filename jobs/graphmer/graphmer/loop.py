@@ -279,6 +279,7 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
         best = False
         if step % config.evaluation.every == 0 and not last:
             metrics, best = _evaluated(trainer, training, step, metrics)
+            best = _known_to_all(best, trainer.device)
             began = time.monotonic()
         if last:
             break
@@ -305,6 +306,15 @@ def _evaluated(
     best = found["mrr"] > trainer.history.best
     trainer.history.best = max(trainer.history.best, found["mrr"])
     return metrics | found, best
+
+
+def _known_to_all(best: bool, device: Device) -> bool:
+    """Whether any rank says so: every rank must save, and only the first one evaluates."""
+    if device.ranks == 1:
+        return best
+    said = torch.tensor(float(best), device=device.torch)
+    torch.distributed.all_reduce(said)
+    return bool(said)
 
 
 def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> None:
