@@ -29,7 +29,7 @@ from graphmer.corpus import Corpus
 from graphmer.model import Encoder
 from graphmer.objectives import Constraints, Loss
 from graphmer.plan import Plan
-from orchestrator.training import Frozen, Training
+from orchestrator.training import Frozen, Training, determinism
 from orchestrator.training.devices import Device, part
 
 REPORT_SECONDS = 1.0
@@ -251,11 +251,13 @@ def train(config: Config, schedule: Schedule, training: Training, device: Device
 
 
 def be_deterministic(device: Device) -> None:
-    """On other devices than the CPU this only warns. Operations without a deterministic form still train
-    there, and their resume is state-exact."""
-    torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
-    # By default torch fills all new memory, so that reads of unwritten memory agree. Nothing here reads such.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    """By force: an operation without a deterministic form ends the training. On a TPU it does nothing,
+    because torch's switch does not reach TPU kernels. A resume there is graded as state-exact."""
+    if device.backend in ("cpu", "cuda"):
+        determinism.enforce()
+        # By default torch fills all new memory, so that reads of unwritten memory agree. Nothing here reads
+        # such.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> dict[str, float]:
