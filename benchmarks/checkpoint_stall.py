@@ -1,14 +1,23 @@
-"""What a checkpoint costs the training: ours, a blocking torch.save and DCP's async_save, in one run.
+"""What a checkpoint costs the training: ours, torch.save in three ways and DCP's async_save, in one run.
 
     python -m benchmarks.checkpoint_stall [--json] [--rounds 7] [--folder .]
 
 The state is that of a transformer with 80.3 M parameters and AdamW: 963 MB in 306 tensors
-(docs/references/training.md#size-and-speed-of-a-checkpoint). A stall is the time until training can continue.
-Each round saves in each way in turn, and waits each time until everything is on the disk. `first` is the
-first save of the process. Its memory is touched before, as in a training. A step is a matrix product in all
-of torch's threads. The slowdown is the median duration of steps while a checkpoint is written, divided by
-that of steps with nothing else; the two alternate. `stored` counts the blobs of an outbox after the second of
-two checkpoints, with 98 % of the parameters frozen.
+(docs/references/training.md#size-and-speed-of-a-checkpoint). Beside ours and DCP, it is saved as people do:
+torch.save that the training waits for, of a deep copy in a thread, and of the state itself in a thread. For
+each way:
+
+- `stall`: the time until training can continue. Each round saves in each way in turn, and waits each time
+  until everything is on the disk. `first` is our first save of the process. Its memory is touched before, as
+  in a training.
+- `step`: the median duration of steps while a checkpoint is written, divided by that of steps with nothing
+  else; the two alternate. A step is a matrix product in all of torch's threads.
+- `extra`: the most memory that saving took beyond the training's own, each way in a process of its own.
+- `steps in it`: of how many steps there are values in one checkpoint while the training goes on; 1 if it is
+  right. Here, a step writes its number into every tensor.
+
+`stored` counts the blobs of an outbox after the second of two checkpoints, with 98 % of the parameters
+frozen.
 """
 
 from __future__ import annotations
@@ -16,21 +25,19 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import os
-import shutil
+import multiprocessing
 import statistics
 import tempfile
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
-from torch.distributed.checkpoint.state_dict_saver import async_save
 
+from benchmarks.saving.ways import WAYS, State, Way
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import SystemClock
@@ -40,7 +47,7 @@ from orchestrator.session.committing import Outbox
 from orchestrator.training import Training
 
 LAYERS, WIDTH, VOCABULARY = 12, 768, 12_288
-State = dict[str, Any]
+MARKED_BYTES_MIN = 1024  # smaller tensors are counters of the optimizer
 Figures = dict[str, float]
 
 
@@ -64,75 +71,38 @@ def with_moments(module: torch.nn.Module) -> State:
     return {"model": module, "optimizer": optimizer}
 
 
-class Ways:
-    """Each method saves the same state to the same disk, and returns the seconds until
-    training can continue."""
-
-    def __init__(self, folder: Path, state: State) -> None:
-        self.folder, self.state = folder, state
-        self.training = Training(folder / "ours")
-        self.training.resume(state)
-        self.training.report(0)  # as after a training's first step; now the memory is allocated
-        unpinned = StagingOptions(
-            use_pinned_memory=False, use_non_blocking_copy=False, use_async_staging=False
-        )
-        self.stager = DefaultStager(unpinned)
-
-    def ours(self, step: int) -> tuple[float, float]:
-        return self._timed(lambda: self.training.save(step, self.state), self.training.wait)
-
-    def torch_save(self, step: int) -> tuple[float, float]:
-        return self._timed(lambda: self._blocking(step), lambda: None)
-
-    def dcp(self, step: int) -> tuple[float, float]:
-        answers: list[Any] = []
-
-        def save() -> None:
-            plain = {name: part.state_dict() for name, part in self.state.items()}
-            target = self.folder / f"dcp-{step}"
-            answers.append(async_save(plain, checkpoint_id=target, async_stager=self.stager, no_dist=True))
-
-        return self._timed(save, lambda: answers[0].result())
-
-    def _blocking(self, step: int) -> None:
-        with (self.folder / f"torch-{step}").open("wb") as file:
-            torch.save({name: part.state_dict() for name, part in self.state.items()}, file)
-            file.flush()
-            os.fsync(file.fileno())
-
-    def _timed(self, save: Callable[[], object], wait: Callable[[], object]) -> tuple[float, float]:
-        """Seconds of the stall, and seconds until everything is written. Deletes what was written."""
-        began = time.perf_counter()
-        save()
-        stalled = time.perf_counter() - began
-        wait()
-        written = time.perf_counter() - began
-        for path in self.folder.iterdir():
-            for old in path.glob("step-*") if path.name == "ours" else [path]:
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
-        return stalled, written
-
-
-def stalls(ways: Ways, rounds: int) -> Figures:
+def stalls(ways: dict[str, Way], rounds: int) -> Figures:
     threading.Event().wait(5.0)  # time for the steps before the first save
-    figures = {"ours_first_ms": 1e3 * ways.ours(1)[0]}
-    for way in (ways.torch_save, ways.dcp):
-        way(1)
-    taken: dict[str, list[tuple[float, float]]] = {"ours": [], "torch_save": [], "dcp": []}
+    figures = {"ours: first stall, ms": 1e3 * _saved(ways["ours"], 1)[0]}
+    for name, way in ways.items():
+        if name != "ours":
+            _saved(way, 1)
+    taken: dict[str, list[tuple[float, float]]] = {name: [] for name in ways}
     for number in range(2, rounds + 2):
-        for name, seconds in taken.items():
-            seconds.append(getattr(ways, name)(number))
+        for name, way in ways.items():
+            taken[name].append(_saved(way, number))
     for name, seconds in taken.items():
-        figures[f"{name}_median_ms"] = 1e3 * statistics.median(s for s, _ in seconds)
-        figures[f"{name}_worst_ms"] = 1e3 * max(s for s, _ in seconds)
-        figures[f"{name}_written_s"] = statistics.median(w for _, w in seconds)
-    for other in ("torch_save", "dcp"):
+        figures[f"{name}: stall, ms"] = 1e3 * statistics.median(s for s, _ in seconds)
+        figures[f"{name}: worst stall, ms"] = 1e3 * max(s for s, _ in seconds)
+        figures[f"{name}: written, s"] = statistics.median(w for _, w in seconds)
+    for other in [name for name in ways if name != "ours"]:
         pairs = zip(taken["ours"], taken[other], strict=True)
-        figures[f"ours_over_{other}"] = statistics.median(a[0] / b[0] for a, b in pairs)
+        figures[f"ours / {other}"] = statistics.median(a[0] / b[0] for a, b in pairs)
     return figures
 
 
-def slowdown(ways: Ways, rounds: int) -> Figures:
+def _saved(way: Way, step: int) -> tuple[float, float]:
+    """Seconds of the stall, and seconds until everything is written. Deletes what was written."""
+    began = time.perf_counter()
+    way.save(step)
+    stalled = time.perf_counter() - began
+    way.wait()
+    written = time.perf_counter() - began
+    way.clear()
+    return stalled, written
+
+
+def slowdowns(ways: dict[str, Way], rounds: int) -> Figures:
     """A step's duration while a checkpoint is written, divided by that of a step with nothing else."""
     left = torch.randn(1024, 1024)
 
@@ -141,24 +111,94 @@ def slowdown(ways: Ways, rounds: int) -> Figures:
         torch.mm(left, left)
         return time.perf_counter() - began
 
-    def median(enough: Callable[[int], bool]) -> float:
-        found: list[float] = []
-        while not enough(len(found)):
+    def median(more: Callable[[int], bool]) -> float:
+        found = [step()]
+        while more(len(found)):
             found.append(step())
         return statistics.median(found)
 
-    ratios, shares = [], []
+    ratios: dict[str, list[float]] = {name: [] for name in ways if name != "torch_save"}
     for number in range(100, 100 + rounds):
-        alone = median(lambda count: count >= 20)
-        target = ways.training.checkpoints / f"step-{number}"
-        ways.training.save(number, ways.state)
-        began = time.perf_counter()
-        beside = median(lambda count, target=target: count > 0 and target.exists())  # type: ignore[misc]
-        shares.append(time.perf_counter() - began)
-        ways.training.wait()
-        shutil.rmtree(target)
-        ratios.append(beside / alone)
-    return {"step_while_writing": statistics.median(ratios), "writing_s": statistics.median(shares)}
+        for name, found in ratios.items():
+            way = ways[name]
+            alone = median(lambda count: count < 20)
+            way.save(number)
+            beside = median(lambda _, way=way: way.is_writing())  # type: ignore[misc]
+            way.wait()
+            way.clear()
+            found.append(beside / alone)
+    return {f"{name}: step while writing / step": statistics.median(r) for name, r in ratios.items()}
+
+
+def mixtures(ways: dict[str, Way], state: State) -> Figures:
+    """Of how many steps a checkpoint holds values, if the training goes on at once."""
+    figures: Figures = {}
+    for name, way in ways.items():
+        step = 1
+        _mark(state, step)
+        way.save(1000)
+        while way.is_writing():
+            step += 1
+            _mark(state, step)
+        way.wait()
+        found = {value for tensor in way.saved(1000) for value in _marks(tensor)}
+        way.clear()
+        figures[f"{name}: steps in it"] = len(found)
+        figures[f"{name}: steps meanwhile"] = step - 1
+    return figures
+
+
+def _tensors(state: State) -> Iterator[torch.Tensor]:
+    yield from state["model"].parameters()
+    for moments in state["optimizer"].state.values():
+        yield from (moments["exp_avg"], moments["exp_avg_sq"])
+
+
+@torch.no_grad()
+def _mark(state: State, step: int) -> None:
+    for tensor in _tensors(state):
+        tensor.fill_(step)
+
+
+def _marks(tensor: torch.Tensor) -> tuple[float, ...]:
+    if tensor.nbytes < MARKED_BYTES_MIN:
+        return ()
+    return tuple(tensor.unique().tolist())  # type: ignore[no-untyped-call]
+
+
+def memory(folder: Path) -> Figures:
+    """The most memory of each way beyond the training's own, in a process that does nothing else."""
+    context = multiprocessing.get_context("spawn")
+    figures = {}
+    for name in WAYS:
+        here, there = context.Pipe(duplex=False)
+        inside = folder / f"memory-{name}"
+        inside.mkdir()
+        process = context.Process(target=_measured, args=(name, inside, there))
+        process.start()
+        there.close()
+        figures[f"{name}: extra memory, MB"] = here.recv()
+        process.join()
+    return figures
+
+
+def _measured(name: str, folder: Path, told: Connection) -> None:
+    _quiet()
+    state = with_moments(model())
+    before = _kilobytes("VmRSS")
+    way: Way = WAYS[name](folder, state)
+    for step in (1, 2, 3):
+        _saved(way, step)
+    told.send((_kilobytes("VmHWM") - before) * 1024 / 1e6)
+    way.close()
+
+
+def _kilobytes(row: str) -> int:
+    """A row of this process's memory; `VmHWM` is the peak since it was last asked for the present `VmRSS`."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    if row == "VmRSS":
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # sets the peak to the present
+    return next(int(line.split()[1]) for line in lines if line.startswith(row))
 
 
 def stored(folder: Path) -> Figures:
@@ -198,6 +238,11 @@ def stored(folder: Path) -> Figures:
     }
 
 
+def _quiet() -> None:
+    warnings.filterwarnings("ignore")  # DCP warns that there is only one process
+    logging.disable(logging.WARNING)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -206,22 +251,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--folder", type=Path, default=Path(), help="a folder on the disk to measure")
     options = parser.parse_args()
-    warnings.filterwarnings("ignore")  # DCP warns that there is only one process
-    logging.disable(logging.WARNING)
-    state = with_moments(model())
-    held = sum(parameter.nbytes for parameter in state["model"].parameters())
+    _quiet()
     with tempfile.TemporaryDirectory(dir=options.folder, prefix=".checkpoint-stall-") as name:
         folder = Path(name)
-        ways = Ways(folder, state)
-        figures = {"state_mb": 3 * held / 1e6, "threads": torch.get_num_threads()}
-        figures |= stalls(ways, options.rounds) | slowdown(ways, options.rounds)
+        figures = memory(folder)
+        state = with_moments(model())
+        held = sum(parameter.nbytes for parameter in state["model"].parameters())
+        figures |= {"state, MB": 3 * held / 1e6, "threads": torch.get_num_threads()}
+        ways: dict[str, Way] = {}
+        for way in WAYS:
+            (folder / way).mkdir()
+            ways[way] = WAYS[way](folder / way, state)
+        figures |= stalls(ways, options.rounds) | slowdowns(ways, options.rounds) | mixtures(ways, state)
+        for each in ways.values():
+            each.close()
         figures |= stored(folder / "session")
-        ways.stager.close()
     if options.json:
         print(json.dumps(figures))
         return
     for name, value in figures.items():
-        print(f"{name:28} {value:10.3f}")
+        print(f"{name:36} {value:10.3f}")
     print("target: our stall at most 0.125 of torch.save's and 1.0 of DCP's; 0.95 of the bytes saved")
 
 

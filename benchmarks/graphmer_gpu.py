@@ -148,6 +148,8 @@ class Bench:
         from transformers import BertConfig, BertForMaskedLM
 
         torch.use_deterministic_algorithms(False)
+        torch.backends.cudnn.deterministic = False
+        torch.backends.cuda.enable_cudnn_sdp(True)
         sizes = self.settings.model
         shape = BertConfig(
             vocab_size=self.settings.data.vocabulary,

@@ -7,19 +7,24 @@ from __future__ import annotations
 
 import platform
 import re
+import sys
 from importlib import metadata
 from pathlib import Path
 
+from orchestrator.core import bounds
 from orchestrator.core.order import Order
 
+_VERSION_BYTES_MAX = 100  # it goes into every manifest
 _VECTOR = re.compile(r"sse\w*|ssse3|avx\w*|fma\w*|f16c|amx\w*|bmi\d|asimd\w*|sve\w*|neon")
 
 
-def fingerprint(order: Order) -> dict[str, str]:
+def fingerprint(order: Order, python_path: str = "") -> dict[str, str]:
     """What must be equal for a bitwise resume (docs/training-contract.md#what-resume-promises).
 
-    torch's version comes from its metadata, without importing it.
+    The versions of packages come from their metadata, without importing them. `python_path` is the command's
+    PYTHONPATH, whose packages it finds first.
     """
+    folders = [*filter(None, python_path.split(":")), *sys.path]
     return {
         "accelerator": order.accelerator,
         "devices": str(order.devices),
@@ -27,7 +32,8 @@ def fingerprint(order: Order) -> dict[str, str]:
         "precision": order.precision.value,
         "threads": "" if order.threads is None else str(order.threads),
         "python": platform.python_version(),
-        "torch": _version("torch"),
+        "torch": _version("torch", folders),
+        "numpy": _version("numpy", folders),
         "instruction_set": instruction_set(_read(Path("/proc/cpuinfo"))),
     }
 
@@ -59,11 +65,14 @@ def oom_kills() -> int:
     return 0
 
 
-def _version(package: str) -> str:
+def _version(package: str, folders: list[str]) -> str:
+    """The version that an import finds first; empty if there is none."""
     try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
+        found = next(iter(metadata.distributions(name=package, path=folders)), None)
+        version = None if found is None else found.version
+    except (OSError, ValueError, KeyError):  # its metadata is damaged
+        version = None
+    return bounds.text(version or "", _VERSION_BYTES_MAX)
 
 
 def _read(path: Path) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 
-from orchestrator.agent import machine, plan
+from orchestrator.agent import plan
 from orchestrator.agent.backlog import Backlog
 from orchestrator.agent.causes import Cause, cause
 from orchestrator.agent.classify import Ending, Stop, classify
@@ -37,14 +37,16 @@ _BUSY_SHARE = 0.01  # of one processor: less is waiting
 
 
 class Monitor:
-    """`committed` is the step of the newest committed checkpoint; None before the first one. `before`: the
-    files of the working directory when the command started."""
+    """`committed` is the step of the newest committed checkpoint; None before the first one. `environment` is
+    what a bitwise resume depends on. `before`: the files of the working directory when the command started.
+    """
 
     def __init__(
         self,
         folder: Folder,
         order: Order,
         incarnation: str,
+        environment: Mapping[str, str],
         clocks: Clocks,
         leader: Leader,
         log: Log,
@@ -65,7 +67,7 @@ class Monitor:
         self.unpublished = ""
         self._refused = False  # that checkpoint was not fit, so another try would not help
         self.outbox = Outbox(
-            folder, order, incarnation, machine.fingerprint(order), self.clock, settings.part_bytes, log.mask
+            folder, order, incarnation, environment, self.clock, settings.part_bytes, log.mask
         )
         self.committer = Committer(self.outbox, self.clock, settings.commit_retry)
         self.committer.start()

@@ -143,10 +143,11 @@ class Session:
         self.log.say(f"training starts, {begun}")
         before = dict(gathering.files_in(self.folder.source))
         command = executed(order, None if resume is None else self._shown(resume))
+        environment = machine.fingerprint(order, variables["PYTHONPATH"])
         leader = Leader.start(self.folder, order, command, variables, guardian)
         self.monitor = Monitor(
-            self.folder, order, self.incarnation, clocks, leader, self.log, self.report, self.settings,
-            before, self.uplink,
+            self.folder, order, self.incarnation, environment, clocks, leader, self.log, self.report,
+            self.settings, before, self.uplink,
         )  # fmt: skip
         exit_code = self._train(self.monitor)
         return self.monitor.conclude(exit_code, machine.oom_kills() - oom_kills)
@@ -269,7 +270,7 @@ class Session:
                 self.folder, order.requirements, variables, self.log, lock=order.requirements_lock,
                 tpu=row is not None and row.kind is Kind.TPU,
             )  # fmt: skip
-            site = self._beside("installing", clocks, pip.finish)
+            return self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
                 raise Over(
@@ -280,8 +281,6 @@ class Session:
             raise Over(Outcome.LOST, message, error.tail) from error
         except OSError as error:
             raise Over(Outcome.CRASHED, f"the requirements could not be set up: {error}") from error
-        sys.path.append(str(site.packages))  # last: for the fingerprint, where torch is a requirement
-        return site
 
     def _restore(self, order: Order) -> Path | None:
         """A bundle or checkpoint that was damaged on the way here ends the session as LOST. The run continues

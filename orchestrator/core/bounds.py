@@ -37,6 +37,7 @@ STATUS_BYTES_MAX = 64 * KIB
 RESULT_BYTES_MAX = 256 * KIB
 ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; we write it, but a script could replace it
 METRICS_BYTES_MAX = 1 * MIB
+ENVIRONMENT_BYTES_MAX = 64 * 1024
 PROGRESS_LINE_BYTES_MAX = 1 * MIB
 RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # the part of a session's reports that the agent copies
 
@@ -149,6 +150,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("metrics of a checkpoint", f"{METRICS_MAX:,}, each name of {size_text(METRIC_NAME_BYTES_MAX)}",
      "the agent leaves out the rest; a manifest with more is corrupt"),
     ("metrics.json", size_text(METRICS_BYTES_MAX), "the checkpoint has no metrics"),
+    ("environment.json", size_text(ENVIRONMENT_BYTES_MAX), "the checkpoint is not called deterministic"),
     ("incarnation", size_text(INCARNATION_BYTES_MAX), _UNREAD),
     ("status.json", size_text(STATUS_BYTES_MAX), _UNREAD),
     ("result.json", size_text(RESULT_BYTES_MAX), _UNREAD),

@@ -24,6 +24,7 @@ from orchestrator.core import bounds
 from orchestrator.errors import CorruptCheckpoint
 
 FORMAT = 1
+DETERMINISTIC = "deterministic"  # in a manifest's environment, "true" if the training said so
 KEEP_OPEN_MIN = 2  # a newer checkpoint may appear while a reader fetches the newest
 _NAME = re.compile(
     r"(?P<step>\d{10,19})-g(?P<generation>\d{2,9})-(?P<incarnation>[0-9a-z]{1,32})(?P<outputs>-outputs)?"
@@ -81,8 +82,8 @@ class Manifest:
     """The contents of a checkpoint. The manifest is written last; without it there is no checkpoint.
 
     `environment` holds what bitwise resume depends on: accelerator class, devices, micro-batch, torch build,
-    threads, instruction set. `code` is the bundle's sha256, and `parent` the checkpoint that the session
-    resumed. `created_at` is by the agent's clock, for people only.
+    numpy, threads, instruction set, and whether torch was deterministic. `code` is the bundle's sha256, and
+    `parent` the checkpoint that the session resumed. `created_at` is by the agent's clock, for people only.
     """
 
     run: str
@@ -324,9 +325,17 @@ class Grade(StrEnum):
 
 
 def grade(manifest: Manifest, environment: Mapping[str, str]) -> Grade:
-    """Bitwise if the session's environment is known and equals the recorded one in every entry."""
-    same = bool(environment) and dict(environment) == dict(manifest.environment)
-    return Grade.BITWISE if same else Grade.STATE_EXACT
+    """Bitwise if the session's environment equals the recorded one in every entry and is known to be enough.
+
+    Older versions did not record numpy. Elsewhere than on a CPU the training must have said that it is
+    deterministic, and on more than two devices even that is not enough
+    (docs/references/training.md#determinism).
+    """
+    same = "numpy" in environment and dict(environment) == dict(manifest.environment)
+    enough = environment.get("accelerator") == "cpu" or (
+        environment.get(DETERMINISTIC) == "true" and environment.get("devices") in ("1", "2")
+    )
+    return Grade.BITWISE if same and enough else Grade.STATE_EXACT
 
 
 @dataclass(frozen=True)

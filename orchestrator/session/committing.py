@@ -25,6 +25,7 @@ from orchestrator import files
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import (
+    DETERMINISTIC,
     Accepted,
     CheckpointRef,
     FileEntry,
@@ -85,7 +86,7 @@ class Outbox:
             remove(saved)
             return None
         try:
-            manifest = self._manifest(ref, self._stored(saved), _metrics(saved, self._mask))
+            manifest = self._manifest(ref, self._stored(saved), _metrics(saved, self._mask), _said(saved))
             self._put(manifest)
         except BaseException:
             self._drop_unreferenced()  # links into `saved` would keep its disk space in use
@@ -120,7 +121,7 @@ class Outbox:
                     left.append(f"{path!a}: {error}")
             if not entries:
                 return None, tuple(left)
-            manifest = self._manifest(ref, tuple(sorted(entries, key=lambda each: each.path)), {})
+            manifest = self._manifest(ref, tuple(sorted(entries, key=lambda each: each.path)), {}, {})
             self._put(manifest)
         except BaseException:
             self._drop_unreferenced()
@@ -144,7 +145,11 @@ class Outbox:
         return stored
 
     def _manifest(
-        self, ref: CheckpointRef, stored: tuple[FileEntry, ...], metrics: Mapping[str, float]
+        self,
+        ref: CheckpointRef,
+        stored: tuple[FileEntry, ...],
+        metrics: Mapping[str, float],
+        said: Mapping[str, str],
     ) -> Manifest:
         return Manifest(
             run=self._order.run,
@@ -153,7 +158,7 @@ class Outbox:
             files=stored,
             parent=self._order.resume,
             code=self._order.bundle,
-            environment=self._environment,
+            environment={**self._environment, **said},
             metrics=metrics,
             created_at=self._clock.now(),
         )
@@ -311,6 +316,16 @@ def _is_text(name: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _said(saved: Path) -> dict[str, str]:
+    """What only the training knows of its environment: environment.json may say `{"deterministic": true}`."""
+    try:
+        document = json.loads(files.read(saved, "environment.json", bounds.ENVIRONMENT_BYTES_MAX) or b"")
+    except (OSError, Odd, ValueError, RecursionError):
+        return {}
+    said = isinstance(document, dict) and document.get("deterministic") is True
+    return {DETERMINISTIC: "true"} if said else {}
 
 
 def _metrics(saved: Path, mask: Mask) -> dict[str, float]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import Any, NoReturn, SupportsFloat
 
-from orchestrator.training import randomness
+from orchestrator.training import determinism, randomness
 from orchestrator.training import state as saves
 from orchestrator.training.buffers import COUNT, Buffers
 from orchestrator.training.layout import STATE_FILE, Shard, plan, room
@@ -37,7 +37,8 @@ from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
-_OURS = (STATE_FILE, _METRICS)
+_ENVIRONMENT = "environment.json"
+_OURS = (STATE_FILE, _METRICS, _ENVIRONMENT)
 _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -145,6 +146,12 @@ class Training:
                 "`loader = training.loader(loader, seed=…)` and put it into the state"
             )
         return {} if self.resume_from is None else saves.restore(self.resume_from, state)
+
+    def deterministic(self) -> None:
+        """Makes torch deterministic, which a bitwise resume on a GPU needs. Call it before the first use of
+        the GPU, on every rank. An operation without a deterministic form raises RuntimeError from then on.
+        """
+        determinism.enforce()
 
     def loader(self, given: Any, *, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
         """A data loader, or a data set with a DataLoader's `options`, that keeps its epoch and its place in
@@ -368,6 +375,8 @@ class Training:
         if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
+        if determinism.is_enforced():
+            documents[_ENVIRONMENT] = saves.as_json({"deterministic": True})
         assert self._generators is not None
         documents[STATE_FILE] = captured.document(step, names, self._generators[1])
         stale = self._unchanging.stale()

@@ -60,6 +60,40 @@ def test_metrics_beyond_their_bound_cost_the_metrics_alone(
     assert (fits.metrics, flood.metrics) == ({"loss": 1.0}, {})
 
 
+@pytest.mark.parametrize(
+    ("said", "deterministic"),
+    [
+        (b'{"deterministic": true}', True),
+        (b'{"deterministic": true, "threads": "64", "other": [1]}', True),
+        (b'{"deterministic": false}', False),
+        (b'{"deterministic": "true"}', False),
+        (b'{"deterministic": 1}', False),
+        (b'["deterministic"]', False),
+        (b"true", False),
+        (b"", False),
+        (b"\xff{", False),
+        (b"[" * 60_000, False),
+        (b'{"deterministic": true}' + b" " * bounds.ENVIRONMENT_BYTES_MAX, False),
+    ],
+)
+def test_only_a_plain_yes_makes_a_checkpoint_deterministic(
+    folder: Folder, said: bytes, deterministic: bool
+) -> None:
+    manifest = outbox_of(folder).commit(saved(folder, 1, environment__json=said))
+    assert manifest is not None
+    assert manifest.environment == {"threads": "2"} | ({"deterministic": "true"} if deterministic else {})
+
+
+def test_what_one_checkpoint_says_is_not_said_of_the_next(folder: Folder) -> None:
+    outbox = outbox_of(folder)
+    outbox.commit(saved(folder, 1, environment__json=b'{"deterministic": true}'))
+    path = saved(folder, 2, state=b"x")
+    (path / "environment.json").mkdir()
+    (path / "environment.json/deterministic").write_text("true")
+    outbox.commit(path)
+    assert [m.environment.get("deterministic") for m in outbox.manifests] == ["true", None]
+
+
 def test_a_large_file_is_stored_in_parts_that_add_up_to_it(folder: Folder) -> None:
     path = saved(folder, 1, small=b"s")
     with (path / "large").open("wb") as file:

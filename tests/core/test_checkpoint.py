@@ -206,16 +206,37 @@ def test_what_retention_deletes(
     assert [c.ref.step for c in superseded(candidates, last=last, best=best, pinned=names)] == gone
 
 
+CPU = {"accelerator": "cpu", "torch": "2.13.0", "numpy": "2.4.0", "devices": "1"}
+GPU = CPU | {"accelerator": "T4", "deterministic": "true"}
+TWO = GPU | {"accelerator": "T4x2", "devices": "2"}
+
+
+def without(environment: dict[str, str], name: str) -> dict[str, str]:
+    return {key: value for key, value in environment.items() if key != name}
+
+
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("before", "now", "expected"),
     [
-        ({"torch": "2.13.0", "accelerator": "cpu"}, Grade.BITWISE),
-        ({"torch": "2.13.1", "accelerator": "cpu"}, Grade.STATE_EXACT),
-        ({"torch": "2.13.0"}, Grade.STATE_EXACT),
-        ({"torch": "2.13.0", "accelerator": "cpu", "threads": "2"}, Grade.STATE_EXACT),
-        ({}, Grade.STATE_EXACT),
+        (CPU, dict(reversed(CPU.items())), Grade.BITWISE),
+        (CPU, CPU | {"torch": "2.13.1"}, Grade.STATE_EXACT),
+        (CPU, CPU | {"numpy": "2.4.1"}, Grade.STATE_EXACT),
+        (CPU, CPU | {"threads": "2"}, Grade.STATE_EXACT),
+        (CPU, without(CPU, "torch"), Grade.STATE_EXACT),
+        (without(CPU, "numpy"), CPU, Grade.STATE_EXACT),  # resumed from a checkpoint of an older version
+        (without(CPU, "numpy"), without(CPU, "numpy"), Grade.STATE_EXACT),
+        (CPU | {"numpy": ""}, CPU | {"numpy": ""}, Grade.BITWISE),  # there is no numpy
+        (CPU, GPU, Grade.STATE_EXACT),
+        (GPU, GPU, Grade.BITWISE),
+        (TWO, TWO, Grade.BITWISE),
+        (GPU | {"devices": "4"}, GPU | {"devices": "4"}, Grade.STATE_EXACT),
+        (without(GPU, "devices"), without(GPU, "devices"), Grade.STATE_EXACT),
+        (without(GPU, "deterministic"), without(GPU, "deterministic"), Grade.STATE_EXACT),
+        (without(GPU, "deterministic"), GPU, Grade.STATE_EXACT),
+        (GPU, without(GPU, "deterministic"), Grade.STATE_EXACT),
+        (without(CPU, "accelerator"), without(CPU, "accelerator"), Grade.STATE_EXACT),
+        ({}, {}, Grade.STATE_EXACT),
     ],
-)
-def test_the_grade_of_a_resume(environment: dict[str, str], expected: Grade) -> None:
-    assert grade(MANIFEST, environment) is expected
-    assert grade(replace(MANIFEST, environment={}), {}) is Grade.STATE_EXACT
+)  # fmt: skip
+def test_the_grade_of_a_resume(before: dict[str, str], now: dict[str, str], expected: Grade) -> None:
+    assert grade(replace(MANIFEST, environment=before), now) is expected

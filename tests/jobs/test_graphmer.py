@@ -13,9 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from graphmer import flops, graph
+from graphmer.loop import be_deterministic
 
+from orchestrator.training import determinism
+from orchestrator.training.devices import Device
 from tests.jobs import graphmer_samples as samples
 from tests.training.scripts import ROOT, fingerprints, finish, started, steps, until
 
@@ -165,6 +169,46 @@ def test_it_learns_and_reports(uninterrupted: Path) -> None:
         assert share <= flops.sample(settings, length) * 1.001
     history = [line["step"] for line in progress if "mrr" in line["metrics"]]
     assert history == [EVALUATED, STEPS]
+
+
+def test_it_is_deterministic_by_force_and_says_so(uninterrupted: Path) -> None:
+    assert json.loads((uninterrupted / "environment.json").read_text()) == {"deterministic": True}
+
+
+UNDETERMINED = """
+import torch
+from graphmer import model
+from graphmer.train import main
+
+plain = model.Encoder.forward
+
+def forward(self, batch, entities):
+    torch.zeros(3).put_(torch.tensor([0, 0]), torch.tensor([1.0, 2.0]))
+    return plain(self, batch, entities)
+
+model.Encoder.forward = forward
+main()
+"""
+
+
+def test_an_operation_without_a_deterministic_form_ends_it_with_the_remedy(
+    tmp_path: Path, source: Path
+) -> None:
+    (tmp_path / "changed.py").write_text(UNDETERMINED)
+    given = ["changed.py", *command(tmp_path, source, 0)[2:]]
+    with started(given, tmp_path, {"CHECKPOINT_DIR": tmp_path / "c"}, JOB) as process:
+        output = finish(process)
+    assert process.returncode == 1
+    assert output.splitlines()[-1] == (
+        f"graphmer: put_ does not have a deterministic implementation here. Set `deterministic: false` in "
+        f"{tmp_path}/train-0.yaml to train without; a resume is then state-exact, not bitwise"
+    )
+
+
+def test_on_a_tpu_it_promises_nothing() -> None:
+    torch.use_deterministic_algorithms(False)
+    be_deterministic(Device("xla", torch.device("cpu")))
+    assert not determinism.is_enforced()
 
 
 def reported(progress: Path, lines: int) -> bool:

@@ -29,7 +29,7 @@ from graphmer.corpus import Corpus
 from graphmer.model import Encoder
 from graphmer.objectives import Constraints, Loss
 from graphmer.plan import Plan
-from orchestrator.training import Frozen, Training
+from orchestrator.training import Frozen, Training, determinism
 from orchestrator.training.devices import Device, part
 
 REPORT_SECONDS = 1.0
@@ -251,11 +251,13 @@ def train(config: Config, schedule: Schedule, training: Training, device: Device
 
 
 def be_deterministic(device: Device) -> None:
-    """On other devices than the CPU this only warns. Operations without a deterministic form still train
-    there, and their resume is state-exact."""
-    torch.use_deterministic_algorithms(True, warn_only=device.backend != "cpu")
-    # By default torch fills all new memory, so that reads of unwritten memory agree. Nothing here reads such.
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    """By force: an operation without a deterministic form ends the training. On a TPU it does nothing,
+    because torch's switch does not reach TPU kernels. A resume there is graded as state-exact."""
+    if device.backend in ("cpu", "cuda"):
+        determinism.enforce()
+        # By default torch fills all new memory, so that reads of unwritten memory agree. Nothing here reads
+        # such.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> dict[str, float]:
@@ -279,6 +281,7 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
         best = False
         if step % config.evaluation.every == 0 and not last:
             metrics, best = _evaluated(trainer, training, step, metrics)
+            best = _known_to_all(best, trainer.device)
             began = time.monotonic()
         if last:
             break
@@ -305,6 +308,15 @@ def _evaluated(
     best = found["mrr"] > trainer.history.best
     trainer.history.best = max(trainer.history.best, found["mrr"])
     return metrics | found, best
+
+
+def _known_to_all(best: bool, device: Device) -> bool:
+    """Whether any rank says so: every rank must save, and only the first one evaluates."""
+    if device.ranks == 1:
+        return best
+    said = torch.tensor(float(best), device=device.torch)
+    torch.distributed.all_reduce(said)
+    return bool(said)
 
 
 def _finish(trainer: Trainer, training: Training, metrics: dict[str, float]) -> None:

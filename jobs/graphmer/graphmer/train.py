@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING
 
 from graphmer import config
 from orchestrator.training import Training
+from orchestrator.training.determinism import CUBLAS
 from orchestrator.training.devices import BACKENDS, backend_for
 
 if TYPE_CHECKING:
     from graphmer.loop import Schedule
+
+_UNDETERMINED = " does not have a deterministic implementation"  # torch's words
 
 
 def main() -> None:
@@ -32,7 +35,7 @@ def main() -> None:
         training = Training.from_environment()  # before torch, so that a SIGTERM during start-up is handled
         # Threads sleep while they wait: on shared cores, training with a spinning wait is four times slower.
         os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # for deterministic matrix products
+        os.environ.setdefault(CUBLAS, ":4096:8")  # for deterministic matrix products; before `find`
         from graphmer.loop import Schedule
 
         schedule = Schedule(
@@ -42,6 +45,14 @@ def main() -> None:
         _run(config.read(given.config), schedule, training, backend)
     except ValueError as error:
         sys.exit(f"graphmer: {error}")
+    except RuntimeError as error:
+        operation, found, _ = str(error).partition(_UNDETERMINED)
+        if not found:
+            raise
+        sys.exit(
+            f"graphmer: {operation}{found} here. Set `deterministic: false` in {given.config} to train "
+            "without; a resume is then state-exact, not bitwise"
+        )
     except OSError as error:
         sys.exit(f"graphmer: {error.filename}: {error.strerror}" if error.filename else f"graphmer: {error}")
 
