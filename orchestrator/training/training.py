@@ -32,9 +32,11 @@ from orchestrator.training.ranks import Agreement, first_fault, is_distributed, 
 from orchestrator.training.sharded import FOLDER as SHARDED
 from orchestrator.training.sharded import Parts
 from orchestrator.training.unchanging import FOLDER, Unchanging
-from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn
+from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn, warned_after
 
 EXIT_SAVED = 75
+LATE_SECONDS = 60.0  # after which a rank that waits for the others says so
+_ALL_RANKS = "every rank must call save() and leave()"
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
 _ENVIRONMENT = "environment.json"
@@ -289,7 +291,12 @@ class Training:
         self._after_fork()
         first = self._generators is None or self._generators[0] != step
         sharded = is_distributed() and saves.is_sharded(state)
-        found = self._agreement.gathered((randomness.capture() if first else None, sharded))
+        mine = (randomness.capture() if first else None, sharded)
+        if is_distributed():
+            with warned_after(LATE_SECONDS, f"rank {rank()} waits to save step {step}: {_ALL_RANKS}"):
+                found = self._agreement.gathered(mine)
+        else:
+            found = [mine]
         if first:
             self._generators = step, [generators for generators, _ in found]
         due = Due.TOGETHER if any(each for _, each in found) else Due.ALONE

@@ -12,8 +12,8 @@ import shutil
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -181,6 +181,18 @@ class Writer:
 def warn(message: str) -> None:
     """Prints one line to the training's log."""
     print(f"warning: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+@contextmanager
+def warned_after(seconds: float, message: str) -> Iterator[None]:
+    """Prints the warning if what is done inside takes so long."""
+    late = threading.Timer(seconds, warn, [message])
+    late.daemon = True
+    late.start()
+    try:
+        yield
+    finally:
+        late.cancel()
 
 
 def _link(written: Path, path: Path) -> None:
