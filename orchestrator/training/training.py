@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any, NoReturn, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from orchestrator.training import randomness
 from orchestrator.training import state as saves
@@ -31,11 +31,14 @@ from orchestrator.training.ranks import Agreement, rank
 from orchestrator.training.unchanging import FOLDER, Unchanging
 from orchestrator.training.writer import TEMPORARY, Job, Writer, warn
 
+if TYPE_CHECKING:
+    from orchestrator.training.native import Staged
+
 EXIT_SAVED = 75
 _STEP = re.compile(r"step-(\d+)")
 _METRICS = "metrics.json"
 _OURS = (STATE_FILE, _METRICS)
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_FILE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+(/(?!\.)[^/\\\x00-\x1f\x7f]+)*")
 
 
 class Training:
@@ -211,7 +214,7 @@ class Training:
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat] | None = None,
         *,
-        files: Mapping[str, bytes] = MappingProxyType({}),
+        files: Mapping[str, bytes] | Staged = MappingProxyType({}),
         required: bool = False,
     ) -> Path | None:
         """Saves a checkpoint of all components and random generators as they are now, once per step.
@@ -219,6 +222,7 @@ class Training:
         Returns the checkpoint's folder as soon as everything was copied. The folder is written in the
         background, in the order of saves, and before the process ends. The call waits only while two other
         checkpoints are unwritten, so that every save becomes a checkpoint. `files` are added to the folder.
+        Their names may contain `/`.
 
         If the checkpoint cannot be written (the disk is full), earlier ones stay and the training goes on
         with a warning. With `required`, the call waits until the checkpoint is durable, or raises OSError.
@@ -229,15 +233,19 @@ class Training:
         if rank():
             return None
         self._after_fork()
+        staged = None if isinstance(files, Mapping) else files
         last = self._last
         if last is not None and last.step == step:
             if required:
                 self._writer.wait()
             if last.error is None:
+                if staged is not None:
+                    staged.release()
                 return last.target
         self._state = state
         try:
-            job = self._job(step, state, metrics or {}, files)
+            job = self._job(step, state, metrics or {}, files if isinstance(files, Mapping) else files.files)
+            job.buffer = None if staged is None else staged.buffer
             self._write(job, required)
         except OSError as error:
             if required:
@@ -247,18 +255,45 @@ class Training:
         self._last = job
         return job.target
 
+    def stage(self, size: int) -> Staged:
+        """Files of a library's own to copy into a buffer of this size, for `save`. Give it to `save` or
+        `release` it. Where memory is short, it takes no tensors, and a warning says so.
+        """
+        from orchestrator.training.native import Staged  # imports torch
+
+        if not (self._background and size and self._provided(size)):
+            return Staged(None)
+        self._writer.wait(self._buffers.count - 1)
+        return Staged(self._buffers.take())
+
+    def provide(self, size: int) -> None:
+        """Allocates the buffers for saves of this size before the first of them. Call it after a step."""
+        if self._background and not rank() and not self._prepared:
+            self._prepared = True
+            self._provided(size)
+
+    def keep_newest(self, count: int | None) -> None:
+        """Without an orchestrator, keeps as many checkpoints, unless `keep` was given."""
+        if self._save_request is None and self._keep is None:
+            self._keep = count
+
     def wait(self) -> None:
         """Blocks until every save is durable, or has failed with a warning."""
         self._writer.wait()
 
     def leave(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, SupportsFloat] | None = None
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        *,
+        files: Mapping[str, bytes] | Staged = MappingProxyType({}),
     ) -> NoReturn:
         """Saves this step if it is not saved yet, and exits with 75: "saved, resume me". Every rank must call
         it."""
         failure: OSError | None = None
         try:
-            self.save(step, state, metrics, required=True)
+            self.save(step, state, metrics, files=files, required=True)
         except OSError as error:
             failure = error
         if not self._agreement.of_first(failure is None):
@@ -270,7 +305,7 @@ class Training:
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes],
+        files: Mapping[str, bytes | Path | Shard],
     ) -> Job:
         """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk."""
         captured = saves.capture(state)
@@ -285,23 +320,34 @@ class Training:
         for name in files:
             if not _FILE.fullmatch(name) or name in ours:
                 raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
-        documents = dict(files)
+        documents = {name: given for name, given in files.items() if isinstance(given, bytes)}
+        moves = {name: given for name, given in files.items() if isinstance(given, Path)}
+        shards += tuple(given for given in files.values() if isinstance(given, Shard))
         if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
         assert self._generators is not None
         documents[STATE_FILE] = captured.document(step, names, self._generators[1])
         target = self.checkpoints / f"step-{step}"
-        return Job(step, target, documents, shards, links, self._unchanging.stale(), keep=self._keep)
+        stale = self._unchanging.stale()
+        return Job(step, target, documents, shards, moves, links, stale, keep=self._keep)
 
     def _write(self, job: Job, required: bool) -> None:
         """Writes the checkpoint in the background. If it must be durable, or memory is short, writes it now
         and straight from the tensors."""
         size = room(job.shards)
-        if required or not (self._background and self._provided(size)):
+        staged = job.buffer is not None or bool(job.moves)
+        if required or not (self._background and (staged or self._provided(size))):
             self._writer.wait()
-            job.write()
-            job.forget()
+            try:
+                job.write()
+            finally:
+                job.forget()
+                if job.buffer is not None:
+                    job.buffer.free = True
+            return
+        if staged:
+            self._writer.submit(job)
             return
         self._writer.wait(self._buffers.count - 1 if size else COUNT - 1)
         if size:
