@@ -13,6 +13,7 @@ dropout of (seed, step, rank). Must never know models or data.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,10 @@ def _refuse(trainer: Trainer) -> None:
         "its ranks save files of their own. Use trainer.train(), and let the agent watch for checkpoints: "
         "`checkpoint: {watch: ...}` (docs/any-script.md)"
     )
+    started = int(os.environ.get("WORLD_SIZE") or 1)
     wrong = {
+        f"{started} processes were started, but the Trainer is alone in each: without a GPU, it needs "
+        "TrainingArguments(use_cpu=True)": args.world_size < started,
         "FSDP is not supported: " + watched: trainer.is_fsdp_enabled or trainer.is_fsdp_xla_enabled,
         "DeepSpeed is not supported: " + watched: trainer.is_deepspeed_enabled,
         "a model that is sharded when it is loaded is not supported: " + watched: getattr(
