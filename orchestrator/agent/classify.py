@@ -48,7 +48,8 @@ class Ending:
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
-    first loss that was not finite, in words.
+    first loss that was not finite, in words. `before_stop` is the step of the newest save before the agent
+    asked the command to leave.
     """
 
     exit_code: int
@@ -63,6 +64,12 @@ class Ending:
     unpublished: str = ""
     refused: bool = False
     diverged: str = ""
+    before_stop: int = 0
+
+    @property
+    def saved_when_asked(self) -> bool:
+        """Whether it saved once it was asked to leave."""
+        return self.stop is not None and self.newer and (self.committed or 0) > self.before_stop
 
     @property
     def newer(self) -> bool:
@@ -93,6 +100,12 @@ def classify(ending: Ending) -> tuple[Outcome, str]:
         return Outcome.OUT_OF_MEMORY, f"out of memory ({_cause(ending)}); {_kept(ending)}"
     if ending.stop is not None and (ending.killed or ending.exit_code == -signal.SIGTERM):
         return _did_not_save(ending, ending.stop)
+    if ending.saved_when_asked:  # a launcher such as torchrun hides its ranks' exit code 75
+        code = ending.exit_code
+        return (
+            Outcome.STOPPED,
+            f"saved step {ending.committed} and left for {ending.stop}, with exit code {code}",
+        )
     return Outcome.CRASHED, _cause(ending)
 
 

@@ -87,6 +87,7 @@ class Monitor:
         if settings.disk_bytes is not None:
             self._usage.start()
         self._stop: Stop | None = None
+        self._before_stop = 0
         self._grace_ends = float("inf")
         self._killed = False
 
@@ -130,6 +131,8 @@ class Monitor:
         if self._stop is not None:
             return
         self._stop = why
+        saved = (step for step, _ in saved_in(self.folder.checkpoints))
+        self._before_stop = max([self.committed or 0, *saved])
         now = self.clock.monotonic()
         self._requested_at = self._requested_at or now
         self._grace_ends = now + (self.settings.stall_grace if why is Stop.STALL else self.settings.grace)
@@ -168,6 +171,7 @@ class Monitor:
             unpublished=self.unpublished,
             refused=self._refused,
             diverged=self._diverged(),
+            before_stop=self._before_stop,
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:

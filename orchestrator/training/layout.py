@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,6 +42,11 @@ class Shard:
     begin: int
     size: int
     tensors: tuple[tuple[torch.Tensor, int], ...]
+
+    def write(self, path: Path, body: memoryview | None = None) -> None:
+        """Writes the file from `body`, a copy of its bytes, or from the tensors themselves. Raises
+        OSError."""
+        write_shard(path, self, body)
 
 
 def pieces(name: str, tensor: torch.Tensor, shard_bytes: int = SHARD_BYTES) -> list[tuple[str, torch.Tensor]]:
@@ -74,9 +80,8 @@ def plan(
         filled += tensor.nbytes
     shards = []
     for number, group in enumerate(groups, 1):
-        begin += -begin % _ALIGNMENT
-        shards.append(_shard(f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors", begin, group))
-        begin += shards[-1].size
+        shards.append(shard_of(f"{stem}-{number:05d}-of-{len(groups):05d}.safetensors", group, begin))
+        begin = shards[-1].begin + shards[-1].size
     return tuple(shards)
 
 
@@ -85,10 +90,16 @@ def room(shards: Iterable[Shard]) -> int:
     return max((shard.begin + shard.size for shard in shards), default=0)
 
 
-def _shard(file: str, begin: int, group: Mapping[str, torch.Tensor]) -> Shard:
-    described: dict[str, object] = {"__metadata__": {"format": "pt"}}
+def shard_of(
+    file: str,
+    tensors: Mapping[str, torch.Tensor],
+    begin: int = 0,
+    metadata: Mapping[str, str] = MappingProxyType({"format": "pt"}),
+) -> Shard:
+    """One safetensors file of these tensors in this order, at the next place from `begin` on."""
+    described: dict[str, object] = {"__metadata__": dict(metadata)}
     placed, at = [], 0
-    for name, tensor in group.items():
+    for name, tensor in tensors.items():
         end = at + tensor.nbytes
         dtype = DTYPES[str(tensor.dtype).removeprefix("torch.")]
         described[name] = {"dtype": dtype, "shape": list(tensor.shape), "data_offsets": [at, end]}
@@ -96,7 +107,12 @@ def _shard(file: str, begin: int, group: Mapping[str, torch.Tensor]) -> Shard:
         at = end
     text = json.dumps(described, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)  # so that the tensors are aligned in a mapping of the file too
-    return Shard(file, len(text).to_bytes(8, "little") + text, begin, at, tuple(placed))
+    return Shard(file, len(text).to_bytes(8, "little") + text, aligned(begin), at, tuple(placed))
+
+
+def aligned(begin: int) -> int:
+    """The next place in a buffer where a file's tensors may begin."""
+    return begin + -begin % _ALIGNMENT
 
 
 def write_shard(path: Path, shard: Shard, body: memoryview | None = None) -> None:

@@ -18,9 +18,12 @@ _T = TypeVar("_T")
 
 
 def rank() -> int:
-    """This process's rank. Before torch.distributed is ready, the launcher's variable (torchrun's RANK)."""
+    """This process's rank. Before torch.distributed is ready, the launcher's variable (torchrun's RANK; the
+    processes that Lightning starts have only LOCAL_RANK)."""
     distributed = _distributed()
-    return distributed.get_rank() if distributed is not None else int(os.environ.get("RANK") or 0)
+    if distributed is not None:
+        return int(distributed.get_rank())
+    return int(os.environ.get("RANK") or os.environ.get("LOCAL_RANK") or 0)
 
 
 def count() -> int:

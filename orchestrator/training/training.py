@@ -12,44 +12,27 @@ import json
 import math
 import os
 import re
-import shutil
 import signal
 import sys
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from enum import Enum
 from pathlib import Path
 from types import FrameType, MappingProxyType
-from typing import Any, NoReturn, SupportsFloat
+from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
-from orchestrator.training import determinism, randomness
+from orchestrator.training import determinism
 from orchestrator.training import state as saves
-from orchestrator.training.buffers import COUNT, Buffers
-from orchestrator.training.layout import STATE_FILE, Shard, plan, room
 from orchestrator.training.loading import Place, forgetful, placed
-from orchestrator.training.ranks import Agreement, first_fault, is_distributed, plain_fault, rank
-from orchestrator.training.sharded import FOLDER as SHARDED
-from orchestrator.training.sharded import Parts
-from orchestrator.training.unchanging import FOLDER, Unchanging
-from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn, warned_after
+from orchestrator.training.ranks import Agreement, is_distributed, rank
+from orchestrator.training.saving import Saver, plain_numbers
+from orchestrator.training.writer import warn
+
+if TYPE_CHECKING:
+    from orchestrator.training.native import Staged
 
 EXIT_SAVED = 75
-LATE_SECONDS = 60.0  # after which a rank that waits for the others says so
-_ALL_RANKS = "every rank must call save() and leave()"
 _STEP = re.compile(r"step-(\d+)")
-_METRICS = "metrics.json"
-_ENVIRONMENT = "environment.json"
-_OURS = (STATE_FILE, _METRICS, _ENVIRONMENT)
-_FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class Due(Enum):
-    """What a rank does for a save."""
-
-    NOTHING = "nothing"
-    ALONE = "alone"
-    TOGETHER = "together"
 
 
 class Training:
@@ -81,21 +64,10 @@ class Training:
         self._stop = False
         self.peak_flops = peak_flops
         self.accelerator = accelerator
-        self._background, self._keep = background, keep
-        self._process = os.getpid()
-        self._buffers, self._writer = Buffers(), Writer()
-        self._unchanging = Unchanging(checkpoints / FOLDER)
         self._agreement = Agreement()
-        self._state: Mapping[str, object] | None = None
-        self._prepared = False
-        self._last: Job | None = None
-        self._generators: tuple[int, list[Mapping[str, object]]] | None = None  # by step, of each rank
+        self._saver = Saver(checkpoints, self._agreement, background=background, keep=keep)
         self._reported: int | None = None
         self._metrics: Mapping[str, float] = {}
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        if rank() == 0:  # left by a process that was killed in the middle of a save
-            for leftover in (*checkpoints.glob(f"{TEMPORARY}*"), checkpoints / FOLDER):
-                shutil.rmtree(leftover, ignore_errors=True)
 
     @classmethod
     def from_environment(
@@ -141,7 +113,7 @@ class Training:
         (docs/references/training.md#exact-resume). Returns the saved values of everything else. Raises
         ValueError if the checkpoint lacks a component.
         """
-        self._state = state
+        self._saver.state = state
         if forgetful():
             warn(
                 "a DataLoader shuffles and its place is not saved, so a resumed run sees other samples: use "
@@ -197,7 +169,7 @@ class Training:
         True when a save was requested, and before leaving. Without an orchestrator, true at every `every`-th
         step. Rank 0 decides for every rank, so every rank must call this.
         """
-        self._prepare()
+        self._saver.prepare()
         return self._agreement.of_first(self._due(step, every))
 
     def _due(self, step: int, every: int | None) -> bool:
@@ -218,8 +190,8 @@ class Training:
         anything that is not a number. In ranks other than 0 it does nothing.
         """
         if not is_distributed():
-            self._prepare()
-        plain = _plain(metrics)
+            self._saver.prepare()
+        plain = plain_numbers(metrics)
         self._reported, self._metrics = step, plain
         if self._progress is None or rank():
             return
@@ -236,7 +208,7 @@ class Training:
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat] | None = None,
         *,
-        files: Mapping[str, bytes] = MappingProxyType({}),
+        files: Mapping[str, bytes] | Staged = MappingProxyType({}),
         required: bool = False,
     ) -> Path | None:
         """Saves a checkpoint of all components and random generators as they are now, once per step.
@@ -244,198 +216,51 @@ class Training:
         Returns the checkpoint's folder as soon as everything was copied. The folder is written in the
         background, in the order of saves, and before the process ends. The call waits only while two other
         checkpoints are unwritten, so that every save becomes a checkpoint. `files` are added to the folder.
+        Their names may contain `/`.
 
         If the checkpoint cannot be written (the disk is full), earlier ones stay and the training goes on
         with a warning. With `required`, the call waits until the checkpoint is durable, or raises OSError.
         Every rank must call it: the ranks other than 0 give their random states, and get None.
         """
-        due = self._begin(step, state, required)
-        if due is Due.NOTHING:
-            return None if rank() else self.checkpoints / f"step-{step}"
-        self._state = state
-        try:
-            if due is Due.TOGETHER:
-                job = self._save_together(step, state, metrics or {}, files, required)
-            else:
-                job = self._job(step, state, metrics or {}, files)
-                self._write(job, required)
-        except OSError as error:
-            if required:
-                raise OSError(f"the checkpoint of step {step} could not be saved: {error}") from error
-            if not rank():
-                warn(f"the checkpoint of step {step} could not be saved, training goes on: {error}")
-            return None
-        self._last = job
-        return None if rank() else job.target
+        return self._saver.save(step, state, metrics or {}, files, required)
+
+    def stage(self, size: int) -> Staged:
+        """Files of a library's own to copy into a buffer of this size, for `save`. Give it to `save` or
+        `release` it. Where memory is short, it takes no tensors, and a warning says so.
+        """
+        return self._saver.stage(size)
+
+    def provide(self, size: int) -> None:
+        """Allocates the buffers for saves of this size before the first of them. Call it after a step."""
+        self._saver.provide(size)
+
+    def keep_newest(self, count: int | None) -> None:
+        """Without an orchestrator, keeps as many checkpoints, unless `keep` was given."""
+        if self._save_request is None and self._saver.keep is None:
+            self._saver.keep = count
 
     def wait(self) -> None:
         """Blocks until every save is durable, or has failed with a warning."""
-        self._writer.wait()
+        self._saver.wait()
 
     def leave(
-        self, step: int, state: Mapping[str, object], metrics: Mapping[str, SupportsFloat] | None = None
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat] | None = None,
+        *,
+        files: Mapping[str, bytes] | Staged = MappingProxyType({}),
     ) -> NoReturn:
         """Saves this step if it is not saved yet, and exits with 75: "saved, resume me". Every rank must call
         it."""
         failure: OSError | None = None
         try:
-            self.save(step, state, metrics, required=True)
+            self.save(step, state, metrics, files=files, required=True)
         except OSError as error:
             failure = error
         if not self._agreement.of_first(failure is None):
             raise failure or OSError(f"rank 0 could not save the checkpoint of step {step}")
         sys.exit(EXIT_SAVED)
-
-    def _begin(self, step: int, state: Mapping[str, object], required: bool) -> Due:
-        """What this rank does for the save of a step. Every rank must call it."""
-        self._after_fork()
-        first = self._generators is None or self._generators[0] != step
-        sharded = is_distributed() and saves.is_sharded(state)
-        mine = (randomness.capture() if first else None, sharded)
-        if is_distributed():
-            with warned_after(LATE_SECONDS, f"rank {rank()} waits to save step {step}: {_ALL_RANKS}"):
-                found = self._agreement.gathered(mine)
-        else:
-            found = [mine]
-        if first:
-            self._generators = step, [generators for generators, _ in found]
-        due = Due.TOGETHER if any(each for _, each in found) else Due.ALONE
-        last = self._last
-        if not rank() and last is not None and last.step == step:
-            if required:
-                self._writer.wait()
-            due = Due.NOTHING if last.error is None else due
-        due = self._agreement.of_first(due)
-        return Due.NOTHING if due is Due.ALONE and rank() else due
-
-    def _save_together(
-        self,
-        step: int,
-        state: Mapping[str, object],
-        metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes],
-        required: bool,
-    ) -> Job:
-        """The save of a state with sharded tensors, of which each rank writes its parts. Raises the first
-        error of any rank in every rank."""
-        group = self._agreement.background()
-        job: Job | None = None
-        fault: Exception | None = None
-        copied = False
-        try:
-            job = self._job(step, state, metrics, files, group)
-            copied = self._copy(job, required)
-            job.begin()
-        except Exception as error:  # noqa: BLE001 - the other ranks must not wait for this one
-            fault = error
-        parts = None if job is None or job.parts is None else job.parts.described
-        found = first_fault(self._agreement.gathered((plain_fault(fault), parts)))
-        if found := self._agreement.of_first(found):
-            if job is not None:
-                job.abandon()
-            raise found from fault
-        assert job is not None
-        if copied:
-            self._writer.submit(job)
-            return job
-        try:
-            job.write()
-            job.forget()
-        except OSError as error:
-            fault = error
-        if required and (found := self._agreement.of_first(plain_fault(fault))):
-            raise found from fault
-        if fault is not None:
-            raise fault
-        return job
-
-    def _job(
-        self,
-        step: int,
-        state: Mapping[str, object],
-        metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes],
-        group: Any = None,
-    ) -> Job:
-        """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk.
-
-        With a `group`, it has this rank's parts of the sharded tensors, and nothing else in ranks other than
-        0."""
-        captured = saves.capture(state)
-        target = self.checkpoints / f"step-{step}"
-        building = target.with_name(f"{TEMPORARY}{step}")
-        if rank():
-            return Share(step, target, {}, parts=Parts.of(captured.sharded, building, group, 0))
-        shards, names = _planned(captured)
-        parts = Parts.of(captured.sharded, building, group, room(shards)) if group is not None else None
-        links: dict[str, Path] = {}
-        for component, tensors in captured.frozen.items():
-            if tensors:
-                found = self._unchanging.files(component, tensors)
-                links |= found
-                names.setdefault(component, []).extend(found)
-        ours = {*_OURS, SHARDED, *(shard.file for shard in shards), *links}
-        for name in files:
-            if not _FILE.fullmatch(name) or name in ours:
-                raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
-        documents = dict(files)
-        if metrics:  # a manifest cannot hold NaN
-            finite = {name: value for name, value in _plain(metrics).items() if math.isfinite(value)}
-            documents[_METRICS] = saves.as_json(finite)
-        if determinism.is_enforced():
-            documents[_ENVIRONMENT] = saves.as_json({"deterministic": True})
-        assert self._generators is not None
-        documents[STATE_FILE] = captured.document(step, names, self._generators[1])
-        stale = self._unchanging.stale()
-        return Job(step, target, documents, shards, links, stale, parts, keep=self._keep)
-
-    def _write(self, job: Job, required: bool) -> None:
-        """Writes the checkpoint in the background. If it must be durable, or memory is short, writes it now
-        and straight from the tensors."""
-        if self._copy(job, required):
-            self._writer.submit(job)
-        else:
-            job.write()
-            job.forget()
-
-    def _copy(self, job: Job, required: bool) -> bool:
-        """Whether it can be written in the background, once all of it is copied. If not, no earlier save is
-        unwritten."""
-        if required or not (self._background and self._provided(job.room)):
-            self._writer.wait()
-            return False
-        self._writer.wait(self._buffers.count - 1 if job.room else COUNT - 1)
-        if job.room:
-            job.copy(self._buffers.take())
-        return True
-
-    def _provided(self, size: int) -> bool:
-        if not self._buffers.holds(size):
-            self._writer.wait()
-            if not self._buffers.provide(size):
-                warn(f"no memory for a copy of {size / 1e6:.0f} MB: the training waits while it is written")
-        return size == 0 or self._buffers.count > 0
-
-    def _prepare(self) -> None:
-        """Allocates the buffers before they are needed, once the first step has created all state. Every rank
-        must call it, because a `state_dict` may ask the other ranks."""
-        if self._state is None or self._prepared or not self._background:
-            return
-        self._prepared = True
-        with suppress(Exception):  # save() will report it
-            captured = saves.capture(self._state)
-            shards = () if rank() else _planned(captured)[0]
-            parts = Parts.of(captured.sharded, self.checkpoints, None, room(shards))
-            self._provided(room((*shards, *parts.shards)))
-
-    def _after_fork(self) -> None:
-        """In a forked child that also saves: creates a new writer and buffers, because the parent keeps its
-        own."""
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._inherited = self._buffers  # never freed: their addresses may be in other use by now
-            self._buffers, self._writer = Buffers(), Writer()
-            self._unchanging = Unchanging(self.checkpoints / FOLDER)
 
     def _requests(self) -> str:
         assert self._save_request is not None
@@ -461,24 +286,6 @@ def newest(checkpoints: Path) -> Path | None:
         (int(match[1]), path) for path in checkpoints.glob("step-*") if (match := _STEP.fullmatch(path.name))
     ]
     return max(found)[1] if found else None
-
-
-def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, list[str]]]:
-    """The trained shards, one after the other in one buffer, and each component's shard names."""
-    shards: tuple[Shard, ...] = ()
-    names: dict[str, list[str]] = {}
-    for component, tensors in captured.trained.items():
-        if tensors:
-            more = plan(component, tensors, room(shards))
-            names[component] = [shard.file for shard in more]
-            shards += more
-    return shards, names
-
-
-def _plain(metrics: Mapping[str, SupportsFloat]) -> dict[str, float]:
-    """Converts tensors and numpy numbers to Python numbers."""
-    plain = {name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()}
-    return {name: value if isinstance(value, int) else float(value) for name, value in plain.items()}
 
 
 def _peak(given: str | None) -> float | None:

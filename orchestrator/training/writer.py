@@ -14,11 +14,11 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.training.buffers import Buffer
-from orchestrator.training.layout import STATE_FILE, Shard, room, sync_folder, write_file, write_shard
+from orchestrator.training.layout import STATE_FILE, Shard, room, sync_folder, write_file
 from orchestrator.training.sharded import Parts
 
 TEMPORARY = ".tmp-step-"
@@ -29,16 +29,18 @@ _SAVED = re.compile(r"step-(\d+)")
 class Job:
     """One checkpoint to write. Everything in it was copied when the job was created.
 
-    `links` gives the written file for each frozen shard's name. `stale` are such files that no later job
-    needs. `parts` are this rank's share of the sharded tensors. Without a `buffer`, the shards and parts are
-    written from the training's own tensors, which must not change meanwhile. Of what this helper has saved in
-    the folder, the newest `keep` stay; None: all.
+    `moves` are files that are written already, by their names in the checkpoint. `links` gives the written
+    file for each frozen shard's name. `stale` are such files that no later job needs. `parts` are this rank's
+    share of the sharded tensors. Without a `buffer`, the shards and parts are written from the training's own
+    tensors, which must not change meanwhile. Of what this helper has saved in the folder, the newest `keep`
+    stay; None: all.
     """
 
     step: int
     target: Path
     documents: Mapping[str, bytes]
     shards: tuple[Shard, ...] = ()
+    moves: Mapping[str, Path] = field(default_factory=dict)
     links: Mapping[str, Path] | None = None
     stale: tuple[Path, ...] = ()
     parts: Parts | None = None
@@ -89,11 +91,15 @@ class Job:
                 self.parts.write()
             for shard in self.shards:
                 body = None if self.buffer is None else self.buffer.bytes_of(shard)
-                write_shard(folder / shard.file, shard, body)
+                shard.write(_made(folder, shard.file), body)
+            for name, written in self.moves.items():
+                _move(written, _made(folder, name))
             for name, written in (self.links or {}).items():
                 _link(written, folder / name)
             for name, data in self.documents.items():
-                write_file(folder / name, [data])
+                write_file(_made(folder, name), [data])
+            for inner in folder.rglob("*/"):
+                sync_folder(inner)
             sync_folder(folder)
             if self.target.exists():  # from an earlier process of a training that was started again
                 self.target.rename(replaced)
@@ -193,6 +199,23 @@ def warned_after(seconds: float, message: str) -> Iterator[None]:
         yield
     finally:
         late.cancel()
+
+
+def _made(folder: Path, name: str) -> Path:
+    """The place of a file in the checkpoint, which may be in a folder of its own."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _move(written: Path, path: Path) -> None:
+    """Moves a file that is on the same file system, and makes its bytes durable."""
+    handle = os.open(written, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+    written.rename(path)
 
 
 def _link(written: Path, path: Path) -> None:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from orchestrator.training import Training, training
+from orchestrator.training import Training, saving
 from orchestrator.training.devices import spread
 
-training.LATE_SECONDS = 0.1
+saving.LATE_SECONDS = 0.1
 FOLDER, TOLD = Path(sys.argv[1]), Path(sys.argv[2])
 
 

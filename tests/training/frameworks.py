@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import signal
+import socket
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,21 +20,52 @@ class Library:
 
     kind: str
 
-    def run(self, folder: Path, script: Path, *arguments: object) -> int:
-        """The exit code of a run in this folder, which resumes from its newest checkpoint."""
-        folder.mkdir(exist_ok=True)
-        with started([str(script), *map(str, arguments)], folder, kind=self.kind) as process:
-            output = finish(process)
-        assert process.returncode != 1, output
-        assert process.returncode is not None
-        return process.returncode
+    def run(self, folder: Path, script: Path, *arguments: object, ranks: int = 1, **also: object) -> int:
+        """The exit code of rank 0 of a run in this folder, which resumes from its newest checkpoint.
 
-    def disturbed(self, folder: Path, script: Path, *arguments: object, events: tuple[str, ...]) -> None:
+        Several ranks are started as torchrun would. `also` are environment variables.
+        """
+        folder.mkdir(exist_ok=True)
+        command = [str(script), *map(str, arguments)]
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port(), "WORLD_SIZE": ranks}
+        with ExitStack() as stack:
+            processes = []
+            for rank in range(ranks):
+                own = {**meeting, "RANK": rank, "LOCAL_RANK": rank} if ranks > 1 else {}
+                process = started(command, folder, kind=self.kind, also={**own, **also})
+                processes.append(stack.enter_context(process))
+            first, *others = processes
+            output = finish(first)
+            for other in others:
+                if first.returncode == -signal.SIGKILL:
+                    other.kill()
+                output += finish(other)
+                assert other.returncode in (first.returncode, 0), output
+        assert first.returncode != 1, output
+        assert first.returncode is not None
+        return first.returncode
+
+    def disturbed(
+        self, folder: Path, script: Path, *arguments: object, events: tuple[str, ...], **more: Any
+    ) -> None:
         """A run that is interrupted by each event (`term:STEP`, `kill:STEP`) in turn, and then completes."""
         for event in events:
-            code = self.run(folder, script, *arguments, event)
+            code = self.run(folder, script, *arguments, event, **more)
             assert code == (EXIT_SAVED if event.startswith("term") else -signal.SIGKILL), event
-        assert self.run(folder, script, *arguments) == 0
+        assert self.run(folder, script, *arguments, **more) == 0
+
+    def does_not_wait_for_the_disk(self, folder: Path, script: Path, save: int) -> None:
+        """Runs the script on a disk that takes the save of this step only once two more steps are done."""
+        folder.mkdir()
+        progress, disk = folder / "progress", folder / "disk works"
+        given = {"PROGRESS": progress, "CHECKPOINT_DIR": folder / "checkpoints"}
+        with started([str(script), "0", "2"], folder, given, kind=self.kind, also={"DISK": disk}) as process:
+            until(lambda: progress.exists() and _reports(progress)[-1]["step"] >= save + 2, process)
+            assert steps(folder / "checkpoints") == []
+            disk.touch()
+            output = finish(process)
+        assert process.returncode == 0, output
+        assert save in steps(folder / "checkpoints")
 
 
 def keeps_the_contract(library: Library, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
@@ -67,6 +100,13 @@ def keeps_the_contract(library: Library, example: Path, folder: Path, total: int
     last, whole = second / f"step-{total}", folder / f"whole/checkpoints/step-{total}"
     assert json.loads((last / "metrics.json").read_text())["loss"] > 0
     return last, whole
+
+
+def _free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port: int = listening.getsockname()[1]
+    return port
 
 
 def _reports(progress: Path) -> list[dict[str, Any]]:

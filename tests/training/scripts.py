@@ -23,14 +23,17 @@ def started(
     given: Mapping[str, object] | None = None,
     *paths: Path,
     kind: str = "training",
+    also: Mapping[str, object] | None = None,
 ) -> Iterator[warm.Process]:
-    """A running Python script with only the given ORCHESTRATOR_* variables. Killed if a test ends early.
+    """A running Python script with only the given ORCHESTRATOR_* variables, and `also` others. Killed if a
+    test ends early.
 
     It starts warm: torch is there already, and so is what an optimizer imports. `kind` is another one of
     tests/warm_server.py."""
     environ = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
     environ |= {"PYTHONPATH": os.pathsep.join(map(str, (ROOT, *paths))), "OMP_NUM_THREADS": "1"}
     environ |= {f"ORCHESTRATOR_{name}": str(value) for name, value in (given or {}).items()}
+    environ |= {name: str(value) for name, value in (also or {}).items()}
     with warm.Process(kind, command, cwd, environ, apart=False) as process:
         try:
             yield process

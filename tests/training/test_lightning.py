@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, IterableDataset
 
+from orchestrator.training import EXIT_SAVED, Training
 from orchestrator.training.adapters.stateless import stateless
 from tests.training.frameworks import Library, keeps_the_contract
 from tests.training.scripts import ROOT, steps
@@ -34,25 +36,95 @@ def same(one: Path, other: Path) -> bool:
     return all(torch.equal(tensor, second[name]) for name, tensor in first.items())
 
 
+@pytest.fixture(scope="module")
+def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """The checkpoints of an uninterrupted run, by its arguments."""
+
+    @cache
+    def run(accumulate: int, ranks: int = 1) -> Path:
+        folder = tmp_path_factory.mktemp("whole")
+        assert LIBRARY.run(folder, TOY, 0, accumulate, ranks=ranks, DEVICES=ranks) == 0
+        return folder / "checkpoints"
+
+    return run
+
+
 @pytest.mark.parametrize(
-    ("accumulate", "events", "total"),
+    ("accumulate", "events", "total", "workers", "data"),
     [
-        (2, ("term:2", "kill:8"), 12),  # inside the first epoch and in the middle of an accumulation window
-        (2, ("term:4", "term:5"), 12),  # at the end of an epoch, and after the first step of the next
-        (1, ("kill:9", "term:7"), 21),  # an epoch's last step
-        (9, ("term:1", "term:2"), 3),  # every step is the last of an epoch
+        # inside the first epoch and in the middle of an accumulation window
+        (2, ("term:2", "kill:8"), 12, 2, "loader"),
+        # at the end of an epoch, and after the first step of the next
+        (2, ("term:4", "term:5"), 12, 0, "data module"),
+        (1, ("kill:9", "term:7"), 21, 2, "loader"),  # an epoch's last step
+        (9, ("term:1", "term:2"), 3, 0, "module"),  # every step is the last of an epoch
     ],
 )
 def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
-    tmp_path: Path, accumulate: int, events: tuple[str, ...], total: int
+    tmp_path: Path,
+    wholes: Callable[..., Path],
+    accumulate: int,
+    events: tuple[str, ...],
+    total: int,
+    workers: int,
+    data: str,
 ) -> None:
-    assert LIBRARY.run(tmp_path / "whole", TOY, 0, accumulate) == 0
-    for workers in (0, 2):
-        folder = tmp_path / f"disturbed-{workers}"
-        LIBRARY.disturbed(folder, TOY, workers, accumulate, events=events)
-        assert same(tmp_path / f"whole/checkpoints/step-{total}", folder / f"checkpoints/step-{total}")
-    assert steps(tmp_path / "whole/checkpoints") == sorted({*range(3, total, 3), total})
-    assert outcome(tmp_path / f"whole/checkpoints/step-{total}")["rate"] < 1e-3
+    whole = wholes(accumulate)
+    LIBRARY.disturbed(tmp_path, TOY, workers, accumulate, events=events, DATA=data)
+    assert same(whole / f"step-{total}", tmp_path / f"checkpoints/step-{total}")
+    assert steps(whole) == sorted({*range(3, total, 3), total})
+    assert outcome(whole / f"step-{total}")["rate"] < 1e-3
+
+
+def test_two_processes_end_bit_for_bit_as_undisturbed_ones(
+    tmp_path: Path, wholes: Callable[..., Path]
+) -> None:
+    """The first part is started by Lightning itself, and rank 0 gets the signal, as from the agent."""
+    whole = wholes(2, 2)
+    assert LIBRARY.run(tmp_path, TOY, 1, 2, "term:3", DEVICES=2) == EXIT_SAVED
+    assert steps(tmp_path / "checkpoints") == [3]
+    LIBRARY.disturbed(tmp_path, TOY, 1, 2, events=("kill:5",), ranks=2, DEVICES=2)
+    assert same(whole / "step-6", tmp_path / "checkpoints/step-6")
+
+
+def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:
+    LIBRARY.does_not_wait_for_the_disk(tmp_path / "slow", TOY, 3)
+    assert same(tmp_path / "slow/checkpoints/step-3", wholes(2) / "step-3")
+
+
+@pytest.mark.parametrize("background", [True, False])
+def test_a_checkpoint_is_copied_or_moved_but_never_read(tmp_path: Path, background: bool) -> None:
+    from orchestrator.training.adapters.lightning import FILE, _Copies
+
+    training, written = Training(tmp_path / "c", background=background), tmp_path / "c/.tmp-step-1.ckpt"
+    copies, weights = _Copies(training), torch.ones(400_000)
+    copies.save_checkpoint({"state_dict": {"weights": weights}, "epoch": 1}, written)
+    assert written.exists() != background
+    if background:
+        weights.zero_()
+    assert copies.staged is not None
+    target = training.save(1, {}, files=copies.staged)
+    training.wait()
+    assert target is not None
+    found = torch.load(target / FILE, weights_only=False)
+    assert found["epoch"] == 1
+    assert torch.equal(found["state_dict"]["weights"], torch.ones(400_000))
+    assert sorted(path.name for path in (tmp_path / "c").iterdir()) == ["step-1"]
+
+
+def test_what_has_ranks_or_files_of_its_own_is_refused(tmp_path: Path) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.strategies import ModelParallelStrategy
+
+    from orchestrator.training.adapters.lightning import fit
+
+    for strategy, said in (
+        ("ddp_spawn", "use strategy='ddp'"),
+        (ModelParallelStrategy(), "ModelParallelStrategy is not supported"),
+    ):
+        trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, logger=False)
+        with pytest.raises(ValueError, match=said):
+            fit(trainer, LightningModule(), None, Training(tmp_path / "c"))
 
 
 def loaded(checkpoint: Path) -> torch.nn.Module:
@@ -88,3 +160,12 @@ def test_a_loader_without_positions_is_refused() -> None:
     for loader in (DataLoader(Endless()), DataLoader([1, 2, 3], batch_size=None)):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="this loader has no positions"):
             stateless(loader, 0)
+
+
+def test_every_rank_has_as_many_batches_of_the_same_size_and_all_items_are_taken() -> None:
+    loader: DataLoader[Any] = DataLoader(range(26), 4, shuffle=True)  # type: ignore[arg-type]
+    shares = [[batch.tolist() for batch in stateless(loader, 0, rank, 3)] for rank in range(3)]
+    assert [[len(batch) for batch in share] for share in shares] == [[4, 4, 4]] * 3
+    assert {item for share in shares for batch in share for item in batch} == set(range(26))
+    tiny: DataLoader[Any] = DataLoader(range(2), 4)  # type: ignore[arg-type]
+    assert [[b.tolist() for b in stateless(tiny, 0, rank, 3)] for rank in range(3)] == [[[0, 1, 0, 1]]] * 3

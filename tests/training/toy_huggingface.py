@@ -1,6 +1,7 @@
 """`… WORKERS ACCUMULATE [EVENT]`: a Hugging Face training with dropout, random masking and uneven epochs.
 
-26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends itself that signal inside the step.
+26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
+step.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from transformers import (
 
 from orchestrator.training import Training
 from orchestrator.training.adapters.huggingface import train
+from tests.training import disk as disk
 
 WORKERS, ACCUMULATE, *EVENTS = sys.argv[1:]
 SIGNALS = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
@@ -41,7 +43,7 @@ class Events(TrainerCallback):
 
     def on_pre_optimizer_step(self, *given: Any, **_: Any) -> None:
         state: TrainerState = given[1]
-        for event in EVENTS:
+        for event in EVENTS if state.is_world_process_zero else ():
             kind, step = event.split(":")
             if state.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
@@ -53,9 +55,9 @@ config = BertConfig(
     vocab_size=64, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
 )
 arguments = TrainingArguments(
-    output_dir="trainer", max_steps=11, per_device_train_batch_size=4, learning_rate=1e-2, warmup_steps=3,
-    gradient_accumulation_steps=int(ACCUMULATE), dataloader_num_workers=int(WORKERS), save_steps=3,
-    logging_steps=1, disable_tqdm=True, report_to=[],
+    output_dir="trainer", use_cpu=True, max_steps=11, per_device_train_batch_size=4, learning_rate=1e-2,
+    warmup_steps=3, gradient_accumulation_steps=int(ACCUMULATE), dataloader_num_workers=int(WORKERS),
+    save_steps=3, logging_steps=1, ddp_find_unused_parameters=False, disable_tqdm=True, report_to=[],
 )  # fmt: skip
 items = [{"input_ids": [(i * 7 + j * j) % 60 + 3 for j in range(12)]} for i in range(26)]
 trainer = Trainer(

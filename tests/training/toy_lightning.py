@@ -1,7 +1,8 @@
 """`… WORKERS ACCUMULATE [EVENT]`: a Lightning training with dropout, random items, validation and a scheduler
 that depends on the validation.
 
-26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` it sends itself that signal inside the step.
+26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
+step. DEVICES says how many processes there are, and DATA where the items come from.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningDataModule, LightningModule, Trainer
 from torch.utils.data import DataLoader, Dataset
 
 from orchestrator.training import Training
 from orchestrator.training.adapters.lightning import fit
+from tests.training import disk as disk
 
 WORKERS, ACCUMULATE, *EVENTS = sys.argv[1:]
 SIGNALS = {"term": signal.SIGTERM, "kill": signal.SIGKILL}
@@ -43,14 +45,14 @@ class Model(LightningModule):
         return torch.nn.functional.mse_loss(self.layers(batch), batch.sum(1, keepdim=True))
 
     def training_step(self, batch: torch.Tensor, _: int) -> torch.Tensor:
-        for event in EVENTS:
+        for event in EVENTS if self.trainer.is_global_zero else ():
             kind, step = event.split(":")
             if self.trainer.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
         return self.loss(batch)
 
     def validation_step(self, batch: torch.Tensor, _: int) -> None:
-        self.log("validation", self.loss(batch))
+        self.log("validation", self.loss(batch), sync_dist=True)
 
     def configure_optimizers(self) -> Any:
         optimizer = torch.optim.AdamW(self.parameters(), 1e-2)
@@ -62,9 +64,16 @@ class Model(LightningModule):
 training = Training.from_environment()
 torch.manual_seed(1)
 trainer = Trainer(
-    max_epochs=3, accumulate_grad_batches=int(ACCUMULATE), devices=1, accelerator="cpu", logger=False,
-    log_every_n_steps=1, num_sanity_val_steps=1, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False,
+    max_epochs=3, accumulate_grad_batches=int(ACCUMULATE), devices=int(os.environ.get("DEVICES", "1")),
+    accelerator="cpu", logger=False, log_every_n_steps=1, num_sanity_val_steps=1, enable_checkpointing=False,
+    enable_progress_bar=False, enable_model_summary=False,
 )  # fmt: skip
 loader = DataLoader(Items(), 4, shuffle=True, num_workers=int(WORKERS))
-fit(trainer, Model(), loader, training, val_dataloaders=DataLoader(Items(), 8), every=3)
+module, val_loader = Model(), DataLoader(Items(), 8)
+DATA = os.environ.get("DATA", "loader")
+if DATA == "loader":
+    fit(trainer, module, loader, training, val_dataloaders=val_loader, every=3)
+else:
+    data: Any = module if DATA == "module" else LightningDataModule()
+    data.train_dataloader, data.val_dataloader = lambda: loader, lambda: val_loader
+    fit(trainer, module, None if data is module else data, training, every=3)

@@ -1,4 +1,4 @@
-"""Makes data order and random numbers functions of (seed, epoch, batch) and (seed, step), for any loader.
+"""Makes data order and random numbers functions of (seed, epoch, batch, rank), for any loader.
 
 The frameworks' own resume is not exact. Lightning repeats an interrupted epoch from its start (#17543) and
 saves no random states. The Trainer restores them only after it has fetched the next batches
@@ -9,14 +9,16 @@ saved. Must never know a framework.
 from __future__ import annotations
 
 import hashlib
+import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain, cycle, islice
 from typing import Any
 
 import numpy
 import torch
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
+from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
 Position = tuple[int, int, Sequence[Any]]  # epoch, batch inside it, indices of its items
 
@@ -48,11 +50,13 @@ def seeded(*key: int) -> Iterator[None]:
 class Order(Sampler[list[Position]]):
     """A batch sampler whose order is a function of (seed, epoch), and which can begin inside an epoch.
 
-    Wraps any batch sampler, and draws its shuffle from the epoch's own random numbers.
+    Wraps any batch sampler, and draws its shuffle from the epoch's own random numbers. Gives one rank's share
+    of the batches: every rank gets as many, and the first ones of the epoch fill up the last ones.
     """
 
-    def __init__(self, batches: Any, seed: int) -> None:
+    def __init__(self, batches: Any, seed: int, share: tuple[int, int] = (0, 1)) -> None:
         self.batches, self.seed = batches, seed
+        self.rank, self.ranks = share
         self.epoch, self.start = 0, (0, 0)
         self.batch_size = getattr(batches, "batch_size", None)  # for Accelerate
         self.drop_last = getattr(batches, "drop_last", False)
@@ -71,30 +75,39 @@ class Order(Sampler[list[Position]]):
         return self.start[1] if self.start[0] == self.epoch else 0
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return math.ceil(len(self.batches) / self.ranks)
 
     def __iter__(self) -> Iterator[list[Position]]:
-        for inner in (self.batches, getattr(self.batches, "sampler", None)):
-            if inner is not None and hasattr(inner, "set_epoch"):
+        for inner in _chain(self.batches):
+            if hasattr(inner, "set_epoch"):
                 inner.set_epoch(self.epoch)
         with seeded(self.seed, self.epoch):
-            batches = list(self.batches)
+            batches = self._shared(list(self.batches))
         for number in range(self.first, len(batches)):
             yield [(self.epoch, number, batches[number])]
 
+    def _shared(self, batches: list[Any]) -> list[Any]:
+        if self.ranks == 1 or not batches:
+            return batches
+        if type(self.batches) is BatchSampler:  # its last batch may be smaller
+            more = islice(cycle(chain.from_iterable(batches)), self.batches.batch_size - len(batches[-1]))
+            batches[-1] = [*batches[-1], *more]
+        return list(islice(cycle(batches), self.rank, len(self) * self.ranks, self.ranks))
+
 
 class Batches(Dataset[Any]):
-    """Collated batches by position, which alone decides random choices such as masking and augmentation."""
+    """Collated batches by position, which alone decides random choices such as masking and augmentation: with
+    the rank, because each rank's own batches have the same positions."""
 
-    def __init__(self, items: Any, collate: Callable[[list[Any]], Any], seed: int) -> None:
-        self.items, self.collate, self.seed = items, collate, seed
+    def __init__(self, items: Any, collate: Callable[[list[Any]], Any], seed: int, rank: int = 0) -> None:
+        self.items, self.collate, self.seed, self.rank = items, collate, seed, rank
 
     def __len__(self) -> int:
         return len(self.items)
 
     def __getitem__(self, position: Position) -> Any:
         epoch, number, indices = position
-        with seeded(self.seed, epoch, number):
+        with seeded(self.seed, epoch, number, self.rank):
             many = getattr(self.items, "__getitems__", None)
             return self.collate(many(indices) if many else [self.items[index] for index in indices])
 
@@ -126,17 +139,18 @@ class Loader(DataLoader[Any]):
         self.batch_sampler.start = state["epoch"], state["batch"]
 
 
-def stateless(loader: DataLoader[Any], seed: int) -> Loader:
+def stateless(loader: DataLoader[Any], seed: int, rank: int = 0, ranks: int = 1) -> Loader:
     """The same loader, with batches that are a function of (seed, epoch, batch), for any number of workers.
 
-    It shuffles, masks and augments as before, but with other random numbers. Raises ValueError for a loader
-    without batches, and for one over an iterable data set, which has no positions.
+    It shuffles, masks and augments as before, but with other random numbers. With `ranks`, it has one rank's
+    share of the batches; without, the loader has that already. Raises ValueError for a loader without
+    batches, and for one over an iterable data set, which has no positions.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise ValueError("exact resume needs a map-style data set with batches; this loader has no positions")
     return Loader(
-        Batches(loader.dataset, loader.collate_fn, seed),
-        batch_sampler=Order(loader.batch_sampler, seed),
+        Batches(loader.dataset, loader.collate_fn, seed, rank),
+        batch_sampler=Order(loader.batch_sampler, seed, (rank if ranks > 1 else 0, ranks)),
         collate_fn=_only,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
@@ -147,6 +161,16 @@ def stateless(loader: DataLoader[Any], seed: int) -> Loader:
         prefetch_factor=loader.prefetch_factor,
         persistent_workers=loader.persistent_workers,
     )
+
+
+def _chain(sampler: Any) -> list[Any]:
+    """A sampler, the one that it wraps, and so on."""
+    found: list[Any] = []
+    while sampler is not None and all(sampler is not each for each in found):
+        found.append(sampler)
+        inner = getattr(sampler, "batch_sampler", None)
+        sampler = getattr(sampler, "sampler", None) if inner is None else inner
+    return found
 
 
 def _number(key: tuple[int, ...]) -> int:
