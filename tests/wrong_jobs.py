@@ -17,6 +17,9 @@ _KEYS = {
 }
 
 
+ADA = "/".join(("", "Users", "ada"))  # somebody's home folder
+
+
 @dataclass(frozen=True)
 class Wrong:
     """`place` follows the file's name: `:3: command`, or `` for the whole file."""
@@ -274,8 +277,8 @@ COMMANDS = [
           ":3: command", "code/train.py", "train.py"),
     Wrong("a script in another folder", job(command="python ../other/train.py"),
           ":3: command", "../other/train.py", "did you mean train.py?"),
-    Wrong("an absolute path here", job(command="python /Users/ada/project/train.py"),
-          ":3: command", "/Users/ada/project/train.py", "move the script"),
+    Wrong("an absolute path here", job(command=f"python {ADA}/train.py"),
+          ":3: command", f"{ADA}/train.py", "move the script"),
     Wrong("$HOME", job(command="python train.py --data $HOME/data"), ":3: command", "'$HOME/data'", "inputs"),
     Wrong("~", job(command="python train.py --data ~/data"), ":3: command", "'~/data'", "inputs"),
     Wrong("backticks", job(command="python train.py --name `date`"), ":3: command", "`date`", "shell"),

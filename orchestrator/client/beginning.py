@@ -19,7 +19,7 @@ from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.edits import clash_of
 from orchestrator.core.job import Job
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import AmbiguousRun, InputError
+from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError
 from orchestrator.files import draft_folder, write_whole
 from orchestrator.session.layout import manifest_path
 from orchestrator.stores import checkpoints
@@ -77,6 +77,14 @@ def _record(client: Client, name: str) -> RunRecord:
         ) from error
 
 
+def _others(begins: Beginning) -> str:
+    """What else a new run could begin with."""
+    steps = sorted({each.ref.step for each in begins.record.accepted} - {begins.checkpoint.ref.step})
+    if not steps:
+        return f"{begins.record.run} has no other"
+    return f"--from {begins.record.run}@STEP takes another one: {', '.join(map(str, steps))}"
+
+
 @contextlib.contextmanager
 def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepted | None]:
     """Copies the checkpoint to the new run in the home store; removes it if the run is not recorded."""
@@ -87,7 +95,10 @@ def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepte
     found = begins.checkpoint
     wired.folders.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(wired.folders.home, mode=0o700) as parts:
-        manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
+        try:
+            manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(found.name, f"{error.reason}; {_others(begins)}") from error
         origin = hashlib.sha256(begins.record.run.encode()).hexdigest()[:_INCARNATION_DIGITS]
         ours = replace(manifest, run=run, ref=CheckpointRef(found.ref.step, 0, origin), parent=None)
         path = parts / manifest_path(ours.name)

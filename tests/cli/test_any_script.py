@@ -21,6 +21,8 @@ from tests.waiting import wait_until
 SCRIPTS = Path(__file__).parent / "data" / "scripts"
 PATIENCE = 240.0
 CONFIG = """
+stores: {home: {type: folder, path: store}, other: {type: folder, path: other}}
+home_store: home
 platforms:
   here: {type: process, accelerator: cpu, slots: 3, session_seconds: 600, setup_seconds: 1, grace_seconds: 5,
          poll_seconds: 0.2}
@@ -229,8 +231,11 @@ def test_a_new_run_begins_with_a_checkpoint_of_another_and_needs_it_no_more(lab:
     lab.over("early")
     user, origin = lab.user, lab.runs["early"]
     job = lab.write("learn", source="fixed")
+    user.config(CONFIG.replace("home_store: home", "home_store: other"))
     said = user("submit", job, "--from", f"{origin}@5")
+    user.config(CONFIG)
     run = said.out.split()[0]
+    assert (user.home / "other" / "runs" / run).is_dir()
     assert f"begins      from {origin} at step 5" in said.out
     shutil.rmtree(user.home / "store" / "runs" / origin)
     lab.runs["begun"] = run
@@ -238,6 +243,19 @@ def test_a_new_run_begins_with_a_checkpoint_of_another_and_needs_it_no_more(lab:
     assert (found["phase"], found["progress"]["step"]) == ("done", 10)
     assert "learning from 5" in user("logs", run).out
     assert f"submitted from {origin} at step 5" in user("why", run).out
+
+
+def test_a_damaged_checkpoint_begins_nothing(lab: Lab) -> None:
+    lab.over("learn")
+    user, origin = lab.user, lab.runs["learn"]
+    [blob] = (user.home / "store" / "runs" / origin).glob("blobs/*/*")
+    whole, runs = blob.read_bytes(), sorted((user.home / "store" / "runs").iterdir())
+    blob.write_bytes(b"9")
+    said = user("submit", lab.write("learn", source="fixed"), "--from", origin, code=4).err
+    blob.write_bytes(whole)
+    assert "cannot be used" in said
+    assert f"{origin} has no other" in said
+    assert sorted((user.home / "store" / "runs").iterdir()) == runs
 
 
 @pytest.mark.parametrize(
