@@ -15,6 +15,7 @@ _DEVICES = (
 )
 _DATA = "data comes with `inputs`, a list of {name, from}; the command finds it in ORCHESTRATOR_INPUTS"
 _STEPS = "optimizer steps are `work.total`"
+_EPOCHS = "a run is counted in optimizer steps: `work.total` is epochs × steps of an epoch"
 _BATCH = "samples per optimizer step are `work.global_batch`, and those per device `micro_batch` of a profile"
 _SCRIPT = "an argument of the training belongs in `command`"
 _SAVES = "where the script saves is `checkpoint.watch`, such as checkpoints/ckpt_{step}.pt"
@@ -33,14 +34,13 @@ _BY_HINT: Mapping[str, str] = {
               "machine_type nodes num_nodes hardware flavor compute",
     "environment variables are `env`, a mapping": "environment envs environment_variables variables env_vars",
     _DATA: "volumes mounts file_mounts storage_mounts data dataset datasets data_dir",
-    _STEPS: "steps max_steps total_steps num_steps train_steps iterations max_iters epochs num_epochs "
-            "max_epochs "
-            "num_train_epochs",
+    _STEPS: "steps max_steps total_steps num_steps train_steps iterations max_iters",
+    _EPOCHS: "epochs num_epochs max_epochs num_train_epochs",
     _BATCH: "batch batch_size train_batch_size per_device_train_batch_size micro_batch_size "
             "gradient_accumulation_steps accumulate_grad_batches",
     _SCRIPT: "args arguments params parameters_file hyperparameters hparams learning_rate lr optimizer model "
              "config",
-    _SAVES: "checkpoint_dir checkpoint_path checkpoints ckpt_dir save_dir",
+    _SAVES: "checkpoint_dir checkpoint_path ckpt_dir save_dir",
     _RESUMES: "resume resume_from resume_from_checkpoint auto_resume",
     _OUTPUTS: "artifacts output output_dir results logs",
     _RETRIES: "retries max_retries max_restarts max_restarts_on_errors backofflimit restart restart_policy",
