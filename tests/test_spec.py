@@ -155,7 +155,7 @@ def test_requirements_may_differ_by_the_kind_of_accelerator(tmp_path: Path) -> N
         ("{xpu: here.txt}", "requirements.xpu", "default, or a kind of accelerator: cpu, gpu or tpu"),
         ("{tpu: [a]}", "requirements.tpu", "a requirements file, relative to this file"),
         ("{}", "requirements", "or a mapping of such files"),
-        ("3", "requirements", "a requirements file, relative to this file"),
+        ("3", "requirements", "a requirements file, such as requirements.txt"),
     ],
 )
 def test_what_is_wrong_with_requirements_is_told_with_its_line(
@@ -239,10 +239,10 @@ name: again
         ({"secrets": "[1A]"}, "secrets[0]", ["not shown", "environment variable"]),
         ({"env": "{ORCHESTRATOR_X: a}"}, "env.ORCHESTRATOR_X", ["set by the agent"]),
         ({"env": "{A-B: a}"}, "env.A-B", ["environment variable"]),
-        ({"inputs": "[{name: a, from: 'http://x/y'}]"}, "inputs[0].from", ["https://"]),
+        ({"inputs": "[{name: a, from: 'http://x/y'}]"}, "inputs[0].from", ["a file or folder"]),
         ({"inputs": "[{name: a, from: 'kaggle:x'}]"}, "inputs[0].from", ["kaggle:owner/dataset"]),
         ({"inputs": "[{name: a, from: x, sha256: abc}]"}, "inputs[0].sha256", ["64 hexadecimal"]),
-        ({"image": "UPPER/case"}, "image", ["'UPPER/case'", "ghcr.io/owner/image:tag"]),
+        ({"image": "UPPER/case"}, "image", ["'UPPER/case'", "ghcr.io/me/it:tag"]),
         ({"schedule": "{cron: '0 1 * * *', window: '22:00'}"}, "schedule.window", ["'22:00'", "22:00–07:00"]),
         ({"schedule": "{cron: '0 1 * * *', window: '7:00-07:00'}"}, "schedule.window", ["two different"]),
         ({"schedule": "{cron: '0 12 * * *', window: '22:00-07:00'}"}, "schedule.window", ["never fires"]),
@@ -348,7 +348,7 @@ def test_an_image_that_holds_the_code_needs_no_source() -> None:
         ("python steps}", ["}}"]),
         ("python '{steps}", ["no closing quotation"]),
         ("''", ["missing", "program"]),
-        ("cd x && python y", ["works only in a shell", "&&", "shell: …"]),
+        ("cd x && python y", ["works only in a shell", "&&", "{shell: "]),
         ("A=1 python x", ["A=…", "`env`"]),
     ],
 )

@@ -24,7 +24,7 @@ BOMB = "a: &a [x, x]\n" + "".join(
         (b"name: \xff\xfe\n", 1, "not UTF-8"),
         ("name: é".encode("utf-16"), 1, "not UTF-8"),
         (b"a: b\nb:\n\t- x\n", 3, "indent with spaces"),
-        (b"a: [1, 2\n", 2, "not valid YAML"),
+        (b"a: [1, 2\n", 1, "the [ in this line has no end"),
         (b"a: b: c\n", 1, "not valid YAML"),
         (b"a: \x00\n", 1, "U+0000"),
         (b'a: "\\UFFFFFFFF"\n', 0, "not valid YAML"),

@@ -125,7 +125,9 @@ def _note(status: RunStatus, now: float) -> str:
         return _short(status.reason)
     if status.phase is Phase.QUEUED and status.until is not None and status.until > now:
         return f"waits until {utc_text(status.until)}"
-    if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED):  # only these keep a reason
+    if status.phase is Phase.DONE and status.step >= status.steps_total:
+        return ""
+    if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED, Phase.DONE):  # only these keep a reason
         return ""
     return _short(status.reason)
 

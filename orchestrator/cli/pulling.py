@@ -13,6 +13,7 @@ from orchestrator.core.wording import count_text, size_text
 from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, SpecError
 
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
+OLDER_SHOWN = 8
 NOT_PROVED = "not authenticated"
 
 
@@ -148,9 +149,10 @@ def _pull_outputs(call: Call) -> int:
         call.out.remark(each)
     _tell_renamed(call, pulled.renamed)
     if pulled.older:
-        name, session = pulled.older[0]
-        more = f" and {len(pulled.older) - 1} other files" if len(pulled.older) > 1 else ""
-        call.out.remark(f"earlier sessions left other versions of {name!a}{more}: --session {session}")
+        told = ", ".join(f"{name!a} (s{session:02d})" for name, session in pulled.older[:OLDER_SHOWN])
+        more = f" and {count_text(len(pulled.older) - OLDER_SHOWN, 'other file')}"
+        told += more if len(pulled.older) > OLDER_SHOWN else ""
+        call.out.remark(f"earlier sessions left other versions, which --session N copies: {told}")
     files = count_text(pulled.files, "file")
     call.out.say(f"{pulled.folder}: {files} of {pulled.run}, {size_text(pulled.size)}, verified")
     return Exit.OK

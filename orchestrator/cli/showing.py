@@ -7,7 +7,6 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
-from orchestrator.client.outputs import text as outputs_text
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -48,11 +47,13 @@ def show(call: Call) -> int:
     })  # fmt: skip
     out = call.out
     _title(out, record)
-    out.facts(_facts(found))
+    out.facts(_facts(call, found))
     if not record.phase.final and owner is None:
         out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())
     _show_notes(out, record)
+    if record.phase is Phase.FAILED:
+        hints.next_commands(call, run.name, ("logs",), ("retry",))
     if not record.phase.final and owner is not None:
         health.tell_absence(call, owner)
     return Exit.OK
@@ -79,7 +80,7 @@ def _ending_text(session: SessionSummary) -> str:
     return f"asked to leave ({session.stop.value})" if session.stop is not None else ""
 
 
-def _facts(look: Look) -> list[tuple[str, str]]:
+def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
     record, found = look.record, look.progress
     done = f"{found.step:,} of {found.total:,} {record.job.work.unit} ({found.share:.0%})"
     rows = [
@@ -103,12 +104,18 @@ def _facts(look: Look) -> list[tuple[str, str]]:
         rows.append(("checkpoints", f"{len(record.accepted)} kept, the newest at step {best.ref.step:,}, "
                                     f"{size_text(best.size)}"))  # fmt: skip
     if record.outputs:
-        size = size_text(sum(each.size for each in record.outputs))
-        pull = f"`orchestrator pull {record.run} --outputs`"
-        rows.append(("outputs", f"{size} {outputs_text(record.outputs)}: {pull}"))
+        rows.append(("outputs", _outputs_text(call, record)))
     rows += [("cleaning up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
              for s in record.strays]  # fmt: skip
     return rows
+
+
+def _outputs_text(call: Call, record: RunRecord) -> str:
+    """`8.2 MB of 3 sessions, the newest s04: …`, with the command that copies them."""
+    size = size_text(sum(each.size for each in record.outputs))
+    newest_of = max(each.ref.generation for each in record.outputs)
+    whose = f"of {count_text(len(record.outputs), 'session')}, the newest s{newest_of:02d}"
+    return f"{size} {whose}: `{call.command('pull', record.run, '--outputs')}`"
 
 
 def _end_text(look: Look) -> str:

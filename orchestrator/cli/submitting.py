@@ -38,7 +38,11 @@ def submit(call: Call) -> int:
         scheduling.check(given)
     if given.dry_run:
         from orchestrator.cli import outlooking
+        from orchestrator.client import beginning
 
+        if given.start is not None:
+            begins = beginning.planned(call.client, given.start, given.job)
+            call.out.remark(f"it would begin {begins.origin}")
         return outlooking.plan(call)
     if given.output is not None:
         _check_output(given.output)
@@ -111,6 +115,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         "verdict": plan.verdict,
         "opens_at": plan.opens_at,
         "deadline": done.deadline,
+        "begins": done.origin or None,
         "route": routing.route_json(route),
         "leaves": shown.document(plan),
         "controller_started": started,
@@ -119,6 +124,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
     out.say(out.paint(run, "bold"))
     out.facts([
         ("job", _size_text(job)),
+        ("begins", done.origin),
         *_route_facts(plan),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
         ("controller", "started in the background, exits when no work is left" if started else "running"),

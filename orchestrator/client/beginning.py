@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from orchestrator.client import pulling
+from orchestrator.client import planning, pulling
 from orchestrator.client.wiring import Wired
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.edits import clash_of
 from orchestrator.core.job import Job
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import InputError
+from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError
 from orchestrator.files import draft_folder, write_whole
 from orchestrator.session.layout import manifest_path
 from orchestrator.stores import checkpoints
@@ -46,18 +47,42 @@ def find(client: Client, given: str, job: Job) -> Beginning:
     """The checkpoint that `RUN` or `RUN@STEP` names. Raises InputError if there is none, or if the job cannot
     go on from it."""
     name, at, number = given.partition("@")
-    record = client.run(name).record()
-    if at and not number.isdecimal():
+    if at and not (number.isascii() and number.isdecimal()):
         raise InputError(f"--from {given}: {number!r} is not a step; write RUN or RUN@STEP")
+    record = _record(client, name)
     found = pulling.wanted(record, int(number)) if at else newest(record.accepted)
     if found is None:
-        raise InputError(f"{record.run} has no checkpoint to begin with")
+        raise InputError(f"{record.run} has no checkpoint to begin with: submit the job without --from")
     if why := clash_of(record.job, job, found.ref.step):
         raise InputError(
             f"the job cannot go on from {record.run}: {why}. To begin a different training with its weights, "
             "pull the checkpoint and give it as an input"
         )
     return Beginning(record, found)
+
+
+def planned(client: Client, given: str, job: str | os.PathLike[str]) -> Beginning:
+    """The checkpoint that a submit of this file would begin with; the same errors as `find`."""
+    return find(client, given, planning.parse(client.wired(), job, ()).job)
+
+
+def _record(client: Client, name: str) -> RunRecord:
+    try:
+        return client.run(name).record()
+    except AmbiguousRun:
+        raise
+    except InputError as error:
+        raise InputError(
+            f"{error}; `orchestrator adopt STORE` brings the runs of another machine's store here"
+        ) from error
+
+
+def _others(begins: Beginning) -> str:
+    """What else a new run could begin with."""
+    steps = sorted({each.ref.step for each in begins.record.accepted} - {begins.checkpoint.ref.step})
+    if not steps:
+        return f"{begins.record.run} has no other"
+    return f"--from {begins.record.run}@STEP takes another one: {', '.join(map(str, steps))}"
 
 
 @contextlib.contextmanager
@@ -70,7 +95,10 @@ def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepte
     found = begins.checkpoint
     wired.folders.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with draft_folder(wired.folders.home, mode=0o700) as parts:
-        manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
+        try:
+            manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
+        except CorruptCheckpoint as error:
+            raise CorruptCheckpoint(found.name, f"{error.reason}; {_others(begins)}") from error
         origin = hashlib.sha256(begins.record.run.encode()).hexdigest()[:_INCARNATION_DIGITS]
         ours = replace(manifest, run=run, ref=CheckpointRef(found.ref.step, 0, origin), parent=None)
         path = parts / manifest_path(ours.name)

@@ -16,7 +16,6 @@ from orchestrator.client.naming import local_names
 from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import count_text
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -131,9 +130,3 @@ def _newest(manifests: Sequence[Manifest]) -> tuple[list[Manifest], tuple[tuple[
 def _folders(path: str) -> set[str]:
     pieces = path.split("/")
     return {"/".join(pieces[:count]) for count in range(1, len(pieces))}
-
-
-def text(outputs: Sequence[Accepted]) -> str:
-    """`3 sessions, the newest 4`: for a line about them."""
-    newest = max(each.ref.generation for each in outputs)
-    return f"of {count_text(len(outputs), 'session')}, the newest s{newest:02d}"

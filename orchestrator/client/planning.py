@@ -23,8 +23,9 @@ from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.offer import Hop, Offer, Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
+from orchestrator.core.save_pattern import CHECKPOINTS, SavePattern
 from orchestrator.core.wording import unknown
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, SpecError
 from orchestrator.freeze import bundle, images, inputs, leaving, requirements
 from orchestrator.freeze.leaving import Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
@@ -154,7 +155,12 @@ def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...])
             raise InputError(unknown(f"platform {name!r}", name, known))
     if wanted:
         route = replace(parsed.job.route, platforms=wanted)
-        parsed = replace(parsed, job=replace(parsed.job, route=route))
+        return replace(parsed, job=replace(parsed.job, route=route))
+    unknown_names = [name for name in parsed.job.route.platforms if name not in known]
+    if unknown_names and len(unknown_names) == len(parsed.job.route.platforms):
+        told = unknown(f"platform {unknown_names[0]!r}", unknown_names[0], known)
+        advice = f"{told}; write one of your config, or add it there"
+        raise SpecError((parsed.mistake(("route", "platforms"), advice),))
     return parsed
 
 
@@ -174,21 +180,42 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     this machine.
     """
     parsed, unlocked = _locked(parsed)
-    given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
-    # First, because it may take long, and `prune` spares only young archives.
-    pinned = inputs.pin(parsed.job.inputs)
-    sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+    with parsed.at("inputs"):
+        given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
+        # First, because it may take long, and `prune` spares only young archives.
+        pinned = inputs.pin(parsed.job.inputs)
+    with parsed.at("source"):
+        sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+    _check_saves(parsed, Folders(into).bundle(sha256))
     image = parsed.job.image
     if parsed.image is not None:
-        frozen = images.freeze(
-            parsed.image,
-            into / IMAGES,
-            requirements=parsed.requirements.get(DEFAULT),
-            allow=parsed.source_allow,
-        )
+        with parsed.at("image"):
+            frozen = images.freeze(
+                parsed.image,
+                into / IMAGES,
+                requirements=parsed.requirements.get(DEFAULT),
+                allow=parsed.source_allow,
+            )
         image = f"{FROZEN_IMAGE}{frozen}"
     job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
     return Frozen(job, (*_archived(parsed, job, into), *given), unlocked)
+
+
+def _check_saves(parsed: Parsed, archive: Path) -> None:
+    """Raises SpecError if the source holds what looks like a checkpoint of the run: every session begins with
+    the source, so a script that takes its newest file would take that one."""
+    watch = parsed.job.checkpoint.watch
+    pattern = None if watch is None or watch.startswith(CHECKPOINTS) else SavePattern.parse(watch)
+    if pattern is None or not pattern.numbered:
+        return
+    found = [name for name in leaving.names_in(archive) if pattern.covers(name)]
+    if found:
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        told = (
+            f"given {watch!r}, which matches {found[0]}{more} in the source, so every session would begin "
+            "with old checkpoints; put them into .gitignore, and to begin with one, give it as an input"
+        )
+        raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
 
 
 def _locked(parsed: Parsed) -> tuple[Parsed, str]:
@@ -196,7 +223,8 @@ def _locked(parsed: Parsed) -> tuple[Parsed, str]:
     given = parsed.job.all_requirements
     for kind, file in parsed.requirements.items():  # all, before anything contacts the addresses in one
         if given[kind].file not in parsed.source_allow:
-            leaving.check_requirements(file)
+            with parsed.at("requirements"):
+                leaving.check_requirements(file)
     locks: dict[str, bytes] = {}
     reasons: list[str] = []
     for kind, file in parsed.requirements.items():

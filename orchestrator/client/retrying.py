@@ -54,9 +54,7 @@ def retry(
     with client.ledgers.runs() as ledger:
         record = ledger.record(run)
         if record.phase not in _RESTS:
-            raise InputError(
-                f"{run} is {record.standing.value}: only a run that failed or is held can be retried"
-            )
+            raise InputError(_not_at_rest(record))
         fixed = record.job
         if job is not None:
             fixed = _from_file(wired, record, job)
@@ -64,8 +62,8 @@ def retry(
             fixed = _with_source(wired, record, Path(source))
         if why := clash(record, fixed):
             raise InputError(
-                f"{run} cannot go on so, because that would change the mathematics: {why}; submit it as a "
-                "new run instead"
+                f"{run} cannot continue with this job, because its steps would differ: {why}; submit it "
+                "as a new run instead"
             )
         changes = job_differences(record.job, fixed)
         after = replace(record, job=fixed, phase=Phase.QUEUED, cooldowns=(), session=None)
@@ -80,6 +78,15 @@ def retry(
         started = controlling.ensure(client.home, client.clock, ledger) is None
     best = newest(record.accepted)
     return Retried(run, changes, 0 if best is None else best.ref.step, started, warnings)
+
+
+def _not_at_rest(record: RunRecord) -> str:
+    told = f"{record.run} is {record.standing.value}: only a run that failed or is held can be retried"
+    if not record.phase.final:
+        return f"{told}; `orchestrator hold {record.run}` holds it"
+    if record.accepted:
+        return f"{told}; `orchestrator submit JOB --from {record.run}` begins a new run with its checkpoint"
+    return f"{told}; submit the job again"
 
 
 def _from_file(wired: Wired, record: RunRecord, job: str | os.PathLike[str]) -> Job:
@@ -99,6 +106,8 @@ def _from_file(wired: Wired, record: RunRecord, job: str | os.PathLike[str]) -> 
 def _with_source(wired: Wired, record: RunRecord, source: Path) -> Job:
     """The same job with the code of this folder."""
     job = record.job
+    if not source.is_dir():
+        raise InputError(f"--source {source} is not a folder; give the folder of the code")
     if missing := commands.missing_script(None if job.shell else list(job.command), source):
         raise InputError(missing)
     before = wired.folders.bundle(job.bundle)

@@ -54,6 +54,7 @@ class Submission:
     `plan` is the plan of a new run. `lost` names each platform and store that the config no longer has, with
     the runs that are held until it is back. `warnings`:
     what else the user should know, in sentences. `deadline`: the one that was given, in unix seconds.
+    `origin`: the run and step whose checkpoint it begins with, in words; empty if it begins without one.
     """
 
     run: Run
@@ -63,6 +64,7 @@ class Submission:
     lost: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     deadline: float | None = None
+    origin: str = ""
 
 
 def submit(
@@ -87,7 +89,8 @@ def submit(
                 warnings += (*unshared, *plan.warnings)
         started = controlling.ensure(client.home, client.clock, ledger) is None
         missing = {what: tuple(runs) for what, runs in lost.lost(ledger, wired.config).items()}
-    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings, due)
+    origin = "" if plan is None or begins is None else begins.origin
+    return Submission(Run(client, run), plan is not None, started, plan, missing, warnings, due, origin)
 
 
 def config_warnings(wired: Wired) -> tuple[str, ...]:

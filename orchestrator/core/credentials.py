@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 CONTENT_BYTES_MAX = 1_000_000
 """How much of a file is searched: credentials are small, and larger files are data."""
@@ -149,6 +150,20 @@ def in_word(word: str) -> bool:
         if _VARIABLE.search(name) is not None and _HAS_BOTH.fullmatch(value) is not None:
             return True
     return login(word) is not None or in_content(word.encode("utf-8", "replace")) is not None
+
+
+def in_words(words: Sequence[str]) -> bool:
+    """Whether a command passes something that looks like a credential: in one word, or in
+    two, as in `--api-key X` and `login X`."""
+    return any(map(in_word, words)) or any(
+        in_word(f"{option}={value}") if option.startswith("-") else _is_login(option, value)
+        for option, value in pairwise(words)
+        if "=" not in option
+    )
+
+
+def _is_login(word: str, value: str) -> bool:
+    return word == "login" and not value.startswith("-") and _HAS_BOTH.fullmatch(value) is not None
 
 
 def login(text: str) -> str | None:

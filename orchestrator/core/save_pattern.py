@@ -16,6 +16,7 @@ CHECKPOINTS = "{checkpoints}/"
 PIECES_MAX = 16
 _DIGITS_MAX = 18  # below 2**63
 _PIECE = re.compile(r"\{([^{}]*)\}|(\*)")
+_FORMAT = re.compile(r"%0?[0-9]*d|%s")
 _SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".msgpack"})
 _WORDS = re.compile(r"(?:ckpt|checkpoint|step|epoch|model|iter|state|last|latest|weights)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
@@ -45,13 +46,25 @@ class SavePattern:
         in_checkpoints = text.startswith(CHECKPOINTS)
         names = text.removeprefix(CHECKPOINTS).rstrip("/").split("/")
         if len(names) > PIECES_MAX or not {"", ".", ".."}.isdisjoint(names) or "\\" in text or "\0" in text:
-            raise ValueError("a path below the working directory, with / between its parts")
+            raise ValueError(
+                "a path below the working directory, such as checkpoints/ckpt_{step}.pt; it begins with "
+                "{checkpoints}/ for the folder in ORCHESTRATOR_CHECKPOINT_DIR"
+            )
+        if text.startswith("~") or "$" in text:
+            raise ValueError("a path below the working directory, without ~ or $, which are not expanded")
+        if found := _FORMAT.search(text):
+            raise ValueError(f"{{step}} for the digits of the step, not {found[0]}")
         if "**" in text:
             raise ValueError("`*` for anything within one name; `**` is not supported")
         seen: set[str] = set()
         whole = "/".join(_expression(name, seen) for name in names)
         pieces = tuple(re.compile(_expression(name, set())) for name in names)
         return cls(text, in_checkpoints, pieces, re.compile(whole))
+
+    @property
+    def numbered(self) -> bool:
+        """Whether each save has a name of its own, by its step or epoch."""
+        return bool(self.whole.groupindex)
 
     def match(self, path: str) -> Saved | None:
         """What a relative path means; None if it is not saved by this pattern."""
@@ -84,6 +97,11 @@ def _expression(name: str, seen: set[str]) -> str:
         if word is None:
             found += "[^/]*"
         elif word not in PLACEHOLDERS:
+            name, colon, _ = word.partition(":")
+            if colon and name in PLACEHOLDERS:
+                raise ValueError(
+                    f"{{{name}}} without a format, which matches leading zeros too, not {{{word[:60]}}}"
+                )
             raise ValueError(f"the placeholders {{step}} and {{epoch}}, not {{{word[:60]}}}")
         elif word in seen:
             found += f"(?P={word})"

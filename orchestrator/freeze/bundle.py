@@ -22,6 +22,7 @@ from pathspec import GitIgnoreSpec
 
 from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
+from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
 from orchestrator.files import PLAIN, draft_file
 
@@ -254,9 +255,9 @@ def _check_size(place: Path, entries: list[_Entry]) -> None:
         sizes[top] = sizes.get(top, 0) + entry.size
         sizes[entry.name] = entry.size
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
-    told = ", ".join(f"{_plain(name)} {sizes[name] / 1e6:.1f} MB" for name in largest)
+    told = ", ".join(f"{_plain(name)} {size_text(sizes[name])}" for name in largest)
     raise InputError(
-        f"{place}: {total / 1e6:.1f} MB, but the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore "
+        f"{place}: {size_text(total)}, but the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore "
         f"and declare it under `inputs`. The largest: {told}"
     )
 

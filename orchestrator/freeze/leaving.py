@@ -65,6 +65,11 @@ def imaged(archive: Path, image: str) -> Part:
     return Part.of("image", image, [each for each in found if each[0]])
 
 
+def names_in(archive: Path) -> tuple[str, ...]:
+    """The paths of everything in an archive."""
+    return tuple(name for name, _ in _archived(archive))
+
+
 def _archived(archive: Path) -> list[tuple[str, int]]:
     with tarfile.open(archive) as files:
         return [(member.name, member.size) for member in files]

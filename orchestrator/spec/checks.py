@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path as FilePath
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -28,6 +29,11 @@ _REFERENCE = re.compile(
     r"[a-z0-9]+(?:[._-]+[a-z0-9]+)*(?::[0-9]+)?(?:/[a-z0-9]+(?:[._-]+[a-z0-9]+)*)*"
     r"(?::[A-Za-z0-9_][A-Za-z0-9._-]{0,127})?(?:@sha256:[0-9a-f]{64})?"
 )
+_SCHEME = re.compile(r"^(?:[a-z]+://)?(?:(?:hub|registry)\.docker\.com/(?:r/|_/)?)?")
+_PACKAGE = re.compile(r"[A-Za-z0-9._-]+(?:\[[a-z0-9,]+\])? ?(?:[=<>~!]=|[<>]).*")
+_NOT_FOR_PIP = frozenset({".yml", ".yaml", ".toml", ".cfg", ".py", ".json"})
+_ANY_ACCELERATOR = frozenset({"gpu", "gpus", "cuda", "any", "auto", "all", "nvidia"})
+_LISTED_MAX = 1000
 _PRECISIONS = tuple(precision.value for precision in Precision)
 
 
@@ -40,7 +46,7 @@ def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
     yield from _precision(tree)
     yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
     yield from _environment(tree)
-    yield from _command(tree.get("command"), tree.get("source"), folder)
+    yield from _command(tree, folder)
     yield from _inputs(tree, folder)
     yield from _paths(tree, folder)
     yield from _schedule(tree.get("schedule"))
@@ -102,7 +108,7 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
     profiles = _at(tree, "profiles")
     for name in profiles if isinstance(profiles, dict) else ():
         if name != "default" and name not in catalogue:
-            yield Problem(("profiles", name), unknown("accelerator", name, (*catalogue, "default")))
+            yield Problem(("profiles", name), _unknown_accelerator(name))
     global_batch = _count(_at(tree, "work", "global_batch"))
     given = _at(tree, "work", "group")
     group = 1 if given is None else _count(given)
@@ -117,6 +123,13 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
         micro_batch = _count(_at(profile, "micro_batch"))
         if micro_batch is not None and micro_batch <= MICRO_BATCH_MAX:
             yield from _division(work, name, micro_batch)
+
+
+def _unknown_accelerator(name: str) -> str:
+    if name.lower() in _ANY_ACCELERATOR:
+        return f"unknown accelerator {shown(name)}; write default, which is for every one that is not named"
+    told = unknown("accelerator", name, (*catalogue, "default"))
+    return f"{told}, which is for every other one"
 
 
 def _division(work: Work, name: str, micro_batch: int) -> Iterator[Problem]:
@@ -203,12 +216,13 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
             )
 
 
-def _command(command: object, source: object, folder: FilePath | None) -> Iterator[Problem]:
+def _command(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
+    command, source = tree.get("command"), tree.get("source")
     if folder is not None and isinstance(source, str) and _is_folder(folder / source):
-        missing = commands.missing_script(command, folder / source)
+        missing = commands.missing_script(command, folder / source, has_image="image" in tree)
         if missing is not None:
             yield Problem(("command",), missing)
-    if any(credentials.in_word(word) for word in commands.words_of(command)):
+    if credentials.in_words(commands.words_of(command)):
         yield Problem(("command",), "a word looks like a secret; list its variable under `secrets` and let "
                                     "the script read that variable (the word is not shown)")  # fmt: skip
 
@@ -237,7 +251,9 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
     scheme, _, rest = origin.partition(":")
     if is_path(origin):
         if folder is not None and not _exists(folder / origin):
-            yield Problem(path, f"given {shown(origin)}, which does not exist in {folder}")
+            yield Problem(
+                path, _valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
+            )
     elif scheme == "kaggle":
         if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
             yield Problem(
@@ -248,7 +264,7 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
             yield Problem(path, "not an address; valid: https://host/path, without a user or password")
     elif scheme != "drive" or not rest:
         yield Problem(
-            path, f"given {shown(origin)}; valid: a path, https://…, kaggle:owner/dataset or drive:…"
+            path, f"given {shown(origin)}; valid: a file or folder, relative to this file; download it first"
         )
 
 
@@ -261,22 +277,65 @@ def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem
         yield from _image(image, folder)
     if folder is None:
         return
-    if isinstance(source, str) and source and not _is_folder(folder / source):
-        yield Problem(
-            ("source",), f"{_lack(source, folder, 'folder')}; valid: a folder, relative to this file"
-        )
+    if isinstance(source, str) and source:
+        yield from _source(source, folder)
     given = tree.get("requirements")
     files: list[tuple[Path, object]] = [(("requirements",), given)]
     if isinstance(given, dict):
         files = [(("requirements", str(kind)), name) for kind, name in given.items()]
     for path, name in files:
-        if isinstance(name, str) and name and not _is_file(folder / name):
-            yield Problem(path, f"{_lack(name, folder, 'file')}; valid: a file, relative to this file")
+        if isinstance(name, str) and name:
+            yield from _requirements(name, path, folder)
+
+
+def _source(source: str, folder: FilePath) -> Iterator[Problem]:
+    path: Path = ("source",)
+    if "://" in source or source.startswith("git@"):
+        yield Problem(path, f"given {shown(source)}; valid: a folder of this machine, such as a clone of it")
+    elif not _is_folder(folder / source):
+        yield Problem(path, _valid(_lack(source, folder, "folder"), "a folder, relative to this file"))
+    elif _holds_home(folder / source):
+        told = f"given {shown(source)}, which contains your whole home folder"
+        yield Problem(path, f"{told}; valid: a folder with the code alone")
+
+
+def _holds_home(folder: FilePath) -> bool:
+    try:
+        return FilePath.home().resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # no home folder is known
+        return False
+
+
+def _requirements(name: str, path: Path, folder: FilePath) -> Iterator[Problem]:
+    valid = "a file for pip with a package on each line, such as requirements.txt, relative to this file"
+    if _is_file(folder / name):
+        if FilePath(name).suffix in _NOT_FOR_PIP:
+            yield Problem(path, f"given {shown(name)}, which pip cannot read; valid: {valid}")
+    elif _PACKAGE.fullmatch(name):
+        yield Problem(path, f"given {shown(name)}, which is a package; valid: {valid}")
+    else:
+        yield Problem(path, _valid(_lack(name, folder, "file"), valid))
 
 
 def _lack(name: str, folder: FilePath, wanted: str) -> str:
-    found = f"is not a {wanted}" if _exists(folder / name) else "does not exist"
-    return f"given {shown(name)}, which {found} in {folder}"
+    """`given 'x', which does not exist in /folder`, with the name there that is probably meant."""
+    if _exists(folder / name):
+        return f"given {shown(name)}, which is not a {wanted}"
+    home = "; ~ is not expanded" if name.startswith("~") else ""
+    near = did_you_mean(FilePath(name).name, _names(folder / name))
+    return f"given {shown(name)}, which does not exist in {folder}{home}{near and f'; {near.strip()}'}"
+
+
+def _valid(problem: str, valid: str) -> str:
+    return f"{problem}{'' if problem.endswith('?') else ';'} valid: {valid}"
+
+
+def _names(path: FilePath) -> list[str]:
+    """What lies beside a path that does not exist."""
+    try:
+        return [each.name for each in islice(path.parent.iterdir(), _LISTED_MAX)]
+    except (OSError, ValueError):
+        return []
 
 
 def image_folder(image: str, folder: FilePath | None) -> FilePath | None:
@@ -291,12 +350,14 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
     local = image_folder(image, folder)
     if local is None:
         if not _REFERENCE.fullmatch(image):
-            yield Problem(("image",), f"given {shown(image)}; valid: a folder with a Dockerfile, relative to "
-                                      "this file, or an image such as ghcr.io/owner/image:tag")  # fmt: skip
+            name = _SCHEME.sub("", image).lower()
+            near = f"; did you mean {shown(name)}?" if _REFERENCE.fullmatch(name) else ""
+            valid = "a folder with a Dockerfile, relative to this file, or an image such as ghcr.io/me/it:tag"
+            yield Problem(("image",), _valid(f"given {shown(image)}{near}", valid))
     elif folder is not None and not _is_file(local / "Dockerfile"):
         lack = f"given {shown(image)}, which has no Dockerfile"
         lack = lack if _is_folder(local) else _lack(image, folder, "folder")
-        yield Problem(("image",), f"{lack}; valid: a folder with a Dockerfile, or an image's name")
+        yield Problem(("image",), _valid(lack, "a folder with a Dockerfile, or an image's name"))
 
 
 def _exists(path: FilePath) -> bool:

@@ -14,15 +14,18 @@ import os
 import re
 import shlex
 import string
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from orchestrator.core.order import RESUME
 from orchestrator.core.wording import did_you_mean
+from orchestrator.spec import elsewhere
 from orchestrator.spec.document import shown
 from orchestrator.spec.mistakes import unknown
+from orchestrator.spec.programs import not_in_a_session
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed", "resume")
 WORDS_MAX, TEXT_MAX = 1000, 100_000
@@ -30,14 +33,19 @@ WORDS_MAX, TEXT_MAX = 1000, 100_000
 _OPERATOR = re.compile(r"^(?:[|;&]|\|&|[0-9]?>&?[0-9]?|[0-9]?>>|&>|<)$|&&|\|\||;$|^[0-9]?>>?(?=.)")
 _BUILT_IN = frozenset({"cd", "export", "source", "set", "ulimit", "alias", "eval", "umask", "unset", "."})
 _SHELLS = frozenset({"sh", "bash", "zsh", "dash", "ksh"})
-_PROGRAMS = frozenset({"python", "python3", "torchrun", "pip", "pip3"})
-_EXPANDED = re.compile(r"\$(?:[A-Za-z_]|\{|\()|`|^~(?:/|$)")
+_PROGRAMS = frozenset(
+    {"python", "python3", "torchrun", "pip", "pip3", "nvidia-smi", "mkdir", "wget", "unzip"}
+)
+_EXPANDED = re.compile(r"\$(?:[A-Za-z_]|\{|\()|`")
+_AT_HOME = re.compile(r"^~(?:/|$)|\$(?:HOME\b|\{HOME\})")
+_TEMPLATE = re.compile(r"\{\{ +[A-Za-z_.]+ +\}\}")
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 _WITH_VALUE = frozenset({"-W", "-X", "--check-hash-based-pycs"})  # options of python itself
 _LAUNCHERS = frozenset({"torchrun", "accelerate", "deepspeed"})
 _LISTED_MAX = 10_000
 _TOLD_MAX = 8
-_WITH_SHELL = "`command: {shell: …}`"
+_WITH_SHELL = '`command: {shell: "…"}` with the same text'
+_LINES = "`command: {shell: |}` with a line for each"
 _ANYWAY = "or, to pass it as it is, write the command as a list of words"
 
 
@@ -54,13 +62,49 @@ def read(value: Any) -> Given:
     match value:
         case str():
             return Given(_text(value))
-        case list() if value and len(value) <= WORDS_MAX and all(isinstance(word, str) for word in value):
-            mistakes = [mistake for word in value for mistake in _placeholder_mistakes(word)]
-            _raise([*(["a word is empty; remove it"] if not value[0] else []), *mistakes])
+        case list() if value and len(value) <= WORDS_MAX:
+            _raise(list(_list_mistakes(value)))
             return Given(tuple(value))
         case {"shell": str(script)} if len(value) == 1 and script.strip() and len(script) <= TEXT_MAX:
             return Given((script.strip(),), shell=True)
+        case dict():
+            raise ValueError(_mapping_mistake(value))
     raise AssertionError
+
+
+def _list_mistakes(value: Sequence[object]) -> Iterator[str]:
+    """What is wrong with a list of words."""
+    for number, word in enumerate(value, start=1):
+        if isinstance(word, str):
+            yield from _placeholder_mistakes(word)
+        else:
+            yield f"word {number}: given {shown(word)}; write it in quotes"
+    first = value[0]
+    if first == "":
+        yield "the first word is empty; write the program there"
+    if len(words_of(first)) < 2:
+        return
+    if len(value) > 1 and all(len(words_of(word)) > 1 for word in value):
+        yield f"a list is one command, word by word; for several commands write {_LINES}"
+    else:
+        yield (
+            "no program has spaces in its name; give each word by itself, such as [python, train.py], or "
+            "write text"
+        )
+
+
+def _mapping_mistake(value: Mapping[object, object]) -> str:
+    """What is wrong with a mapping that is not {shell: text}."""
+    others = [str(key) for key in value if key != "shell"]
+    if others:
+        return unknown("key", others[0], ("shell",))
+    if not value:
+        return "given an empty mapping; write `command: {shell: …}`, or text"
+    if isinstance(value["shell"], list):
+        return f"shell: given a list; write one text, as {_LINES}"
+    if isinstance(value["shell"], str) and len(value["shell"]) > TEXT_MAX:
+        return f"shell: longer than {TEXT_MAX:,} characters; put the script into a file of the source"
+    return f"shell: given {shown(value['shell'])}; valid: a script, such as `python a.py && python b.py`"
 
 
 def _text(value: str) -> tuple[str, ...]:
@@ -71,8 +115,14 @@ def _text(value: str) -> tuple[str, ...]:
     mistakes = [mistake for word in words if "${" not in word for mistake in _placeholder_mistakes(word)]
     if not words:
         _raise(["empty; valid: the program and its arguments"])
-    if not _is_shell(words):
-        mistakes += _shell_mistakes(words)
+    if _TEMPLATE.search(value):
+        _raise(["{{ … }} is not filled; write a placeholder such as {steps}, without spaces"])
+    if _is_shell(words):
+        _raise(mistakes)
+    elif told := not_in_a_session(words):
+        mistakes.append(told)
+    else:
+        mistakes += _shell_mistakes(value, words)
     _raise(mistakes)
     return words
 
@@ -84,53 +134,110 @@ def _is_shell(words: Sequence[str]) -> bool:
     )
 
 
-def _shell_mistakes(words: Sequence[str]) -> Iterator[str]:
+def _shell_mistakes(text: str, words: Sequence[str]) -> Iterator[str]:
     """What needs a shell, of which there is none."""
     first = words[0]
     if _ASSIGNMENT.fullmatch(first):
         yield f"{first.split('=')[0][:60]}=… before the program needs a shell; put it under `env`"
     operators = dict.fromkeys(match[0] for word in words if (match := _OPERATOR.search(word)))
     if operators:
-        yield f"{' '.join(operators)} works only in a shell; write {_WITH_SHELL}"
+        yield _operators_told(tuple(operators), words)
         return
     if first in _BUILT_IN:
         yield f"{first} works only in a shell; write {_WITH_SHELL}"
     else:
-        yield from _second_command(words)
-    expanded = [word for word in words if _EXPANDED.search(word)]
+        yield from _second_command(text, words)
+    yield from _expanded(text, words)
+
+
+def _operators_told(operators: Sequence[str], words: Sequence[str]) -> str:
+    told = f"{' '.join(operators)} works only in a shell"
+    if operators == ("&",) and words[-1].endswith("&"):
+        return f"{told}, and would end the session at once; leave it out: a session runs in the background"
+    if all(">" in each or each == "&" for each in operators):
+        return f"{told}; leave it out, because `orchestrator logs` has the output, or write {_WITH_SHELL}"
+    return f"{told}; write {_WITH_SHELL}"
+
+
+def _expanded(text: str, words: Sequence[str]) -> Iterator[str]:
+    """Words that a shell would replace by others."""
+    at_home = [word for word in words if _AT_HOME.search(word)]
+    if at_home:
+        yield (
+            f"{_some(at_home)} is not expanded, and sessions do not have your home folder; give data as "
+            f"`inputs`, {_ANYWAY}"
+        )
+    expanded = [word for word in words if _EXPANDED.search(word) and word not in at_home]
     if expanded:
-        told = ", ".join(shown(word) for word in expanded[:3])
-        yield f"{told} is not expanded, because there is no shell; write {_WITH_SHELL}, {_ANYWAY}"
+        yield (
+            f"{_some(expanded)} is not expanded, because there is no shell; write {_WITH_SHELL}, {_ANYWAY}"
+        )
+    starred = [word for word in _unquoted(text) if "*" in word]
+    if starred:
+        yield (
+            f"{_some(starred)} is not expanded, because there is no shell; write {_WITH_SHELL}, or put it in "
+            "quotes if the program expands it"
+        )
 
 
-def _second_command(words: Sequence[str]) -> Iterator[str]:
-    """YAML joins the lines of a text that has no `|`."""
+def _some(words: Sequence[str]) -> str:
+    return ", ".join(shown(word) for word in words[:3])
+
+
+def _unquoted(text: str) -> list[str]:
+    """The words of a text in which nothing is quoted."""
+    try:
+        words = shlex.split(text, posix=False)
+    except ValueError:
+        return []
+    return [word for word in words if not {"'", '"', "\\"} & set(word)]
+
+
+def _second_command(text: str, words: Sequence[str]) -> Iterator[str]:
+    """YAML joins the lines of a text that has no `|`; with one, each line is taken for a command of its own,
+    unless it is indented, begins with an option, or follows a backslash."""
+    lines = text.strip().splitlines()
+    starts = [
+        line for before, line in pairwise(lines) if line.strip() and not before.endswith("\\")
+        and not line.startswith((" ", "-"))
+    ]  # fmt: skip
+    if starts:
+        yield f"several lines are several commands; write {_LINES}, or end a line that goes on with \\"
+        return
     if PurePosixPath(words[0]).name not in _PROGRAMS:
         return
     at = next((number for number, word in enumerate(words) if number > 1 and word in _PROGRAMS), None)
     if at is not None and not words[at - 1].startswith("-"):
         yield (
             f"a second command begins at word {at + 1}, {shown(words[at])}: several lines are one command; "
-            f"write {_WITH_SHELL}, after `shell: |` with a line for each, {_ANYWAY}"
+            f"write {_LINES}, {_ANYWAY}"
         )
 
 
 def _placeholder_mistakes(word: str) -> list[str]:
     try:
         pieces = list(string.Formatter().parse(word))
-    except ValueError as error:
-        return [f"{str(error).lower()}; write {{{{ or }}}} for a brace itself"]
+    except ValueError:
+        return ["a brace that belongs to no placeholder; write {{ or }} for a brace itself"]
     mistakes = []
     for _, name, form, conversion in pieces:
         if name is None:
             continue
         if name not in PLACEHOLDERS:
-            mistakes.append(f"{unknown('placeholder', name, PLACEHOLDERS)}; {{{{ and }}}} stand for braces")
+            mistakes.append(_unknown_placeholder(name))
         elif form or conversion:
             mistakes.append(f"the placeholder {name!r} takes no format; write {{{name}}}")
     if "{" + RESUME + "}" in word:
         mistakes.append("{{resume}} is not supported; only {resume}")
     return mistakes
+
+
+def _unknown_placeholder(name: str) -> str:
+    braces = "{{ and }} stand for braces"
+    meant = elsewhere.PLACEHOLDERS.get(name.lower())
+    if meant is not None:
+        return f"unknown placeholder {shown(name)}; write {{{meant}}}; {braces}"
+    return f"{unknown('placeholder', name, PLACEHOLDERS)}; {braces}"
 
 
 def _raise(mistakes: Sequence[str]) -> None:
@@ -158,15 +265,35 @@ def words_of(value: object) -> tuple[str, ...]:
 # --- Scripts that are not there -------------------------------------------------------------------------
 
 
-def missing_script(value: object, source: Path) -> str | None:
-    """What is wrong with the script that a command without a shell names, if it is not in the source."""
+def missing_script(value: object, source: Path, *, has_image: bool = False) -> str | None:
+    """What is wrong with the script that a command without a shell names, if it is not in the source. With
+    `has_image`, an absolute path may be one in the job's own image."""
     words = words_of(value)
     if isinstance(value, dict) or not words or _is_shell(words):
         return None
     script = _script(words)
-    if script is None or PurePosixPath(script).is_absolute() or "{" in script or _exists(source / script):
+    if script is None or "{" in script:
         return None
-    return f"{script} is not in the source folder {source}{_similar(source, script)}"
+    if PurePosixPath(script).is_absolute():
+        return None if has_image else _on_this_machine(script, source)
+    if not _exists(source / script):
+        return f"{script} is not in the source folder {source}{_similar(source, script)}"
+    if script == words[0] and not os.access(source / script, os.X_OK):
+        return f"{script} is not executable; begin with the program that runs it, or run `chmod +x {script}`"
+    return None
+
+
+def _on_this_machine(script: str, source: Path) -> str | None:
+    """What is wrong with an absolute path to a script that only this machine has."""
+    inside = os.path.relpath(script, source.absolute())
+    if not inside.startswith(".."):
+        return f"{script} is a path of this machine; write it relative to the source folder: {inside}"
+    if script.startswith(("/home/", "/Users/", _home())):
+        return (
+            f"{script} is a path of this machine, and sessions get only the source folder {source}; move the "
+            "script there and write its path in that folder"
+        )
+    return None
 
 
 def _script(words: Sequence[str]) -> str | None:
@@ -185,6 +312,13 @@ def _script(words: Sequence[str]) -> str | None:
     if name in _SHELLS:
         return next((word for word in rest if not word.startswith("-")), None)
     return program if "/" in program else None
+
+
+def _home() -> str:
+    try:
+        return f"{Path.home()}/"
+    except RuntimeError:  # no home folder is known
+        return "/home/"
 
 
 def _exists(path: Path) -> bool:

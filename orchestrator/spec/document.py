@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import yaml
 
 from orchestrator.errors import Mistake, SpecError
+from orchestrator.spec.syntax import explained
 
 BYTES_MAX = 256 * 1024
 DEPTH_MAX = 24
@@ -31,6 +32,9 @@ _WORDS: Mapping[str, object] = {
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), float("-inf")),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), float("nan")),
 }
+_BINARY_BYTES = 8192
+_LIKE_A_SPACE = re.compile(r"[\u00a0\u2000-\u200b\u202f\u3000]")
+_LIKE_QUOTES = frozenset("“”„‟‘’‚")
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufeff\ufffe\uffff]")
 
 
@@ -125,6 +129,10 @@ def read(data: bytes, file: str) -> Document:
         raise SpecError(
             (Mistake(file, 0, "", f"larger than {BYTES_MAX // 1024} KiB; is this the right file?"),)
         )
+    if b"\0" in data[:_BINARY_BYTES] and not data.startswith((b"\xff\xfe", b"\xfe\xff")):
+        line = data[: data.index(b"\0")].count(b"\n") + 1
+        message = "the character U+0000 is not allowed: this is not a text file; is it the right file?"
+        raise SpecError((Mistake(file, line, "", message),))
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -148,10 +156,8 @@ def _syntax_mistake(error: yaml.YAMLError, text: str, file: str) -> Mistake:
         return Mistake(file, line, "", f"the character U+{_code(error.character):04X} is not allowed in YAML")
     if not isinstance(error, yaml.error.MarkedYAMLError):
         return Mistake(file, 0, "", f"not valid YAML: {error}")
-    mark = error.problem_mark or error.context_mark
-    message = ": ".join(filter(None, (error.context, error.problem)))
-    hint = "; indent with spaces, not tabs" if "\\t" in message else ""
-    return Mistake(file, mark.line + 1 if mark else 0, "", f"not valid YAML: {message}{hint}")
+    line, message = explained(error, text)
+    return Mistake(file, line, "", message)
 
 
 def _code(character: object) -> int:
@@ -191,7 +197,11 @@ class _Reader:
         if len(path) > DEPTH_MAX:
             self.stop(event, f"nested deeper than {DEPTH_MAX} levels")
         if isinstance(event, yaml.AliasEvent):
-            self.say(path, "aliases (`*name`) are not supported; write the value out")
+            self.say(
+                path,
+                "aliases (`*name`) are not supported; write the value out, or put text that begins with "
+                "* in quotes",
+            )
             self.spoiled.add(path)
             return None
         self.properties(event, path)
@@ -209,7 +219,8 @@ class _Reader:
         if event.anchor is not None:
             self.say(path, "anchors (`&name`) are not supported; write the value where it is needed")
         if event.tag is not None and event.tag != "!":
-            self.say(path, f"tags are not supported; remove {shown(event.tag)}")
+            text = shown(event.tag.rstrip(",]}"))
+            self.say(path, f"tags are not supported; remove {text}, or put text that begins with ! in quotes")
 
     def sequence(self, events: Iterator[yaml.Event], path: Path) -> list[object]:
         items: list[object] = []
@@ -241,11 +252,17 @@ class _Reader:
         self.lines[inner] = line
         mark = len(self.problems)
         key = self.value(event, events, inner)
-        if isinstance(key, str) and len(self.problems) == mark:
-            return key
-        if len(self.problems) == mark:
-            self.problems.append(Problem(path, f"a key must be text, given {shown(key)}", line))
-        return None
+        if len(self.problems) > mark:
+            return None
+        if not isinstance(key, str):
+            quote = "; text that begins with { needs quotes" if isinstance(key, dict) else ""
+            self.problems.append(Problem(path, f"a key must be text, given {shown(key)}{quote}", line))
+            return None
+        if found := _LIKE_A_SPACE.search(key):
+            looks = f"the character U+{ord(found[0]):04X} looks like a space; replace it by a plain one"
+            self.problems.append(Problem(path, looks, line))
+            return None
+        return key
 
     def scalar(self, event: yaml.ScalarEvent, path: Path) -> object:
         text: str = event.value
@@ -255,6 +272,9 @@ class _Reader:
             self.spoiled.add(path)
         if event.style is not None or event.tag == "!":
             return text
+        if len(text) > 1 and text[0] in _LIKE_QUOTES and text[-1] in _LIKE_QUOTES:
+            self.say(path, f"text that begins with {text[0]}, which is no quote in YAML; write \" or '")
+            self.spoiled.add(path)
         return resolve(text)
 
     def say(self, path: Path, message: str) -> None:

@@ -6,9 +6,10 @@ The entry point of this package. Decides what paths refer to; must never read th
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import posixpath
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,8 @@ from orchestrator.core.job import (
     Window,
     Work,
 )
-from orchestrator.errors import InputError
-from orchestrator.spec import document
+from orchestrator.errors import InputError, Mistake, SpecError
+from orchestrator.spec import document, elsewhere
 from orchestrator.spec.checks import image_folder, is_path, job_problems
 from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
@@ -50,6 +51,7 @@ from orchestrator.spec.schema import (
     WorkSection,
 )
 
+_SCRIPTS = frozenset({".py", ".ipynb"})
 _OWN_REQUIREMENTS = ".orchestrator/requirements"
 
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
@@ -76,7 +78,7 @@ class Parsed:
     files, and `locks` their locks, by the kind of accelerator or `default`. `image` is the folder to
     build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
     `input_allow` paths in each input, in the order of `job.inputs`. `extra`: what else the bundle holds, by
-    its path there.
+    its path there. `lines`: where each key stands in the spec.
     """
 
     job: Job
@@ -88,6 +90,7 @@ class Parsed:
     input_allow: tuple[tuple[str, ...], ...] = ()
     locks: Mapping[str, bytes] = field(default_factory=dict)
     extra: Mapping[str, bytes] = field(default_factory=dict)
+    lines: Mapping[document.Path, int] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def also(self) -> dict[str, Path | bytes]:
@@ -96,6 +99,20 @@ class Parsed:
         found: dict[str, Path | bytes] = {given[kind].file: path for kind, path in self.requirements.items()}
         found |= {path: lock for kind, lock in self.locks.items() if (path := given[kind].lock)}
         return found | dict(self.extra)
+
+    def mistake(self, path: document.Path, message: str) -> Mistake:
+        """A mistake of this spec that was found after it was read."""
+        return document.Document(self.file, lines=self.lines).mistake(path, message)
+
+    @contextlib.contextmanager
+    def at(self, *path: str) -> Iterator[None]:
+        """Turns an InputError about what a key names into one that tells the key and its line."""
+        try:
+            yield
+        except SpecError:
+            raise
+        except InputError as error:
+            raise SpecError(tuple(self.mistake(path, each) for each in str(error).splitlines())) from error
 
     def locked(self, locks: Mapping[str, bytes]) -> Parsed:
         """The same job with these requirements locked."""
@@ -108,6 +125,10 @@ class Parsed:
 
 def load(path: Path) -> Parsed:
     """Reads a spec's file. Raises SpecError with every mistake, InputError if the file cannot be read."""
+    if path.suffix in _SCRIPTS and path.is_file():
+        raise InputError(
+            f"{path} is a script, not a job file; `orchestrator new {path}` writes a job file for it"
+        )
     data = read_bytes(path)
     return parse(data, str(path), path.absolute().parent)
 
@@ -133,7 +154,7 @@ def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
     Raises SpecError with every mistake, in line order.
     """
     found = document.read(text, file)
-    spec = validate(JobSection, found, job_problems(found.tree, folder))
+    spec = validate(JobSection, found, job_problems(found.tree, folder), elsewhere.HINTS)
     return Parsed(
         job=_job(spec, folder),
         file=file,
@@ -144,6 +165,7 @@ def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
         image=image_folder(spec.image, folder) if spec.image is not None else None,
         source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
         input_allow=tuple(tuple(posixpath.normpath(path) for path in i.allow) for i in spec.inputs),
+        lines=found.lines,
     )
 
 

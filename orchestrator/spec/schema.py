@@ -16,7 +16,7 @@ from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import DEFAULT, Kind, Precision, Window
 from orchestrator.core.save_pattern import SavePattern
-from orchestrator.spec import commands
+from orchestrator.spec import commands, elsewhere
 from orchestrator.spec.commands import Given
 from orchestrator.spec.document import shown
 from orchestrator.spec.fields import (
@@ -41,7 +41,7 @@ from orchestrator.spec.rules import Rules
 MICRO_BATCH_MAX = bounds.MICRO_BATCH_MAX
 SEED_MAX = 2**32 - 1  # numpy's; torch takes more
 _PRECISIONS = ", ".join(Precision)
-_VARIABLE_WORDS = "an environment variable: letters, digits and underscores, no digit first"
+_VARIABLE_WORDS = "the name of an environment variable: letters, digits and underscores, no digit first"
 _TOLD_MAX = 8
 _WINDOW = re.compile(r"([0-9]{1,2}):([0-9]{2}) ?[-–] ?([0-9]{1,2}):([0-9]{2})")
 
@@ -92,11 +92,32 @@ def _distinct(value: list[str]) -> list[str]:
     return value
 
 
+def _output(value: str) -> str:
+    if value.startswith("!"):
+        raise ValueError(
+            f"given {shown(value)}; a pattern cannot leave files out; valid: patterns of the files to keep"
+        )
+    if value.startswith("~") or "$" in value:
+        raise ValueError(f"given {shown(value)}; ~ and $ are not expanded; valid: a path below the working "
+                         "directory")  # fmt: skip
+    if "{" in value:
+        raise ValueError(f"given {shown(value)}; braces are not filled here; valid: * for any characters")
+    return _below(value)
+
+
 def _below(value: str) -> str:
     pieces = value.rstrip("/").split("/")
     if value.startswith("/") or "\\" in value or "\0" in value or not {"", ".", ".."}.isdisjoint(pieces):
         raise ValueError(f"given {shown(value)}; valid: a path below the working directory, with / between "
                          "its parts, and *, ? or ** for any characters")  # fmt: skip
+    return value
+
+
+def _precision(value: Any) -> Any:
+    if isinstance(value, str | int) and not isinstance(value, bool) and value not in tuple(Precision):
+        meant = elsewhere.precision(str(value))
+        hint = f"; did you mean {meant!r}?" if meant else ";"
+        raise ValueError(f"given {shown(value)}{hint} valid: one of {_PRECISIONS}")
     return value
 
 
@@ -112,7 +133,7 @@ Command = Annotated[
         ],
     }),
 ]  # fmt: skip
-PrecisionName = Literal["fp32", "bf16", "fp16"]
+PrecisionName = Annotated[Literal["fp32", "bf16", "fp16"], BeforeValidator(_precision)]
 Variable = Annotated[str, Field(pattern=VARIABLE, max_length=200, description=_VARIABLE_WORDS)]
 Secret: dict[str, JsonValue] = {
     "writeOnly": True
@@ -133,7 +154,9 @@ DailyWindow = Annotated[
 ]  # fmt: skip
 
 
-_REQUIREMENTS_WORDS = "a requirements file, relative to this file, or a mapping of such files"
+_REQUIREMENTS_WORDS = (
+    "a requirements file, such as requirements.txt, relative to this file, or a mapping of such files"
+)
 _KIND_WORDS = "default, or a kind of accelerator: cpu, gpu or tpu"
 
 
@@ -168,7 +191,7 @@ def _watch(value: str) -> str:
 
 
 WatchPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_watch)]
-OutputPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_below)]
+OutputPattern = Annotated[str, Field(min_length=1, max_length=1000), AfterValidator(_output)]
 
 
 class ClaimSection(Section):
@@ -226,7 +249,7 @@ class WorkSection(Section):
 
 class InputSection(Section):
     name: Name
-    from_: Text = Field(alias="from", description="a path, an https:// address, kaggle:… or drive:…")
+    from_: Text = Field(alias="from", description="a file or folder, relative to this file")
     sha256: Sha256 | None = None
     allow: list[Text] = Field(
         default=[],
@@ -261,8 +284,8 @@ class CheckpointSection(Section):
     keep: KeepSection = Field(default_factory=KeepSection, description="a mapping with last and best")
     watch: WatchPattern | None = Field(
         default=None,
-        description="where the script saves by itself, relative to the working directory: a file or folder "
-        "such as checkpoints/ckpt_{step}.pt",
+        description="one pattern: where the script saves by itself, relative to the working directory: a "
+        "file or folder such as checkpoints/ckpt_{step}.pt",
     )
 
 
@@ -340,7 +363,8 @@ class JobSection(Section):
     profiles: dict[str, ProfileSection] = Field(
         min_length=1,
         json_schema_extra=_ACCELERATORS,
-        description="a mapping of accelerators, or default, to how the job runs on them",
+        description="a mapping of accelerators, or default, to how the job runs on them, such as "
+        "{T4: {micro_batch: 8, precision: fp16}}",
     )
     route: RouteSection = Field(
         default_factory=RouteSection, description="a mapping of preferences for where to run"
@@ -350,10 +374,16 @@ class JobSection(Section):
         default={}, description="a mapping of environment variables to text"
     )
     secrets: Annotated[list[SecretName], AfterValidator(_distinct)] = Field(
-        default=[], description="a list of the names of environment variables, never their values"
+        default=[],
+        description="a list of the names of environment variables, never their values",
+        json_schema_extra=Secret,
     )
-    schedule: ScheduleSection | None = Field(default=None, description="a mapping with cron and timezone")
-    notify: NotifySection | None = Field(default=None, description="a mapping with on and url")
+    schedule: ScheduleSection | None = Field(
+        default=None, description="a mapping such as {cron: '0 1 * * *', timezone: Europe/Berlin}"
+    )
+    notify: NotifySection | None = Field(
+        default=None, description="a mapping such as {on: [done, failed], url: env:NOTIFY_URL}"
+    )
     on_nan: Literal["continue", "fail"] = Field(
         default="continue", description="continue or fail: when a reported loss is not a finite number"
     )
