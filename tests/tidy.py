@@ -83,13 +83,21 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
-            for part in ("bounds", "checkpoint", "order", "job", "mask", "save_pattern", "wire")
+            for part in ("bounds", "checkpoint", "order", "job", "mask", "notebook", "save_pattern", "wire")
         ),
         DISK,
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
         *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
+    ),
+    # It runs beside the training, and finds there who handles a signal.
+    "orchestrator.notebook": (
+        "orchestrator.clock",
+        "orchestrator.core.mask",
+        "orchestrator.core.notebook",
+        DISK,
+        "orchestrator.agent.family",
     ),
     "orchestrator.session": (*PURE, DISK),
     "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),

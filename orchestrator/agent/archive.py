@@ -25,6 +25,7 @@ _FILES = (
     "core/gpu_names.py",
     "core/job.py",
     "core/mask.py",
+    "core/notebook.py",
     "core/order.py",
     "core/save_pattern.py",
     "core/wire.py",
@@ -33,7 +34,7 @@ _FILES = (
     "session/layout.py",
     "session/words.py",
 )
-_FOLDERS = ("agent", "files", "training")
+_FOLDERS = ("agent", "files", "notebook", "training")
 _SHIPPED = frozenset({".py", ".lock"})
 _MAIN = b"import sys\n\nfrom orchestrator.agent.__main__ import main\n\nsys.exit(main(sys.argv[1:]))\n"
 _EPOCH = (1980, 1, 1, 0, 0, 0)  # the earliest time in a zip file

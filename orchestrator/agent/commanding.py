@@ -1,11 +1,14 @@
-"""The command as it is executed: with `{resume}` filled or taken out, and with a shell if it is a script."""
+"""The command as it is executed: with `{resume}` filled or taken out, with a shell if it is a script, and
+with our runner if it is a notebook."""
 
 from __future__ import annotations
 
 import re
 import shlex
 import shutil
+import sys
 
+from orchestrator.core import notebook
 from orchestrator.core.order import RESUME, Order
 
 _SCRIPT = ("-c", "-lc", "-ec")  # the word after it is a shell's script
@@ -19,7 +22,9 @@ def executed(order: Order, resume: str | None) -> tuple[str, ...]:
     A script stops at the first command that fails, also in the middle of a pipe.
     """
     if not order.shell:
-        return with_resume(order.command, resume)
+        command = with_resume(order.command, resume)
+        is_notebook = notebook.of_command(command) is not None
+        return (sys.executable, "-m", notebook.RUNNER, *command) if is_notebook else command
     [script] = order.command
     script = _in_script(script, resume)
     if shutil.which("bash") is not None:

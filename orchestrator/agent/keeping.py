@@ -12,6 +12,7 @@ from collections import deque
 from orchestrator.agent import gathering
 from orchestrator.agent.gathering import Gathered
 from orchestrator.agent.monitor import Monitor
+from orchestrator.core import notebook
 from orchestrator.core.order import Outcome, Result
 
 # The others go on elsewhere, from their checkpoints.
@@ -41,12 +42,15 @@ def keep(monitor: Monitor, result: Result) -> None:
 
 
 def _gathered(monitor: Monitor, result: Result) -> Gathered | None:
-    """The outputs that the job names, or else what a session that failed or was the last one left."""
+    """The outputs that the job names, or else what a session that failed or was the last one left. The
+    executed copy of a notebook is always among them, unless the job wants no outputs."""
     source, asked = monitor.folder.source, monitor.order.outputs
+    ran = notebook.of_command(monitor.order.command, shell=monitor.order.shell)
+    executed = () if ran is None else (notebook.executed_copy(ran),)
     if asked is not None:
-        return gathering.asked_for(source, asked) if asked else None
+        return gathering.asked_for(source, (*asked, *executed)) if asked else None
     if result.outcome not in _OVER:
-        return None
+        return gathering.asked_for(source, executed) if executed else None
     return gathering.unasked(source, monitor.folder.checkpoints, monitor.before, monitor.is_saved)
 
 

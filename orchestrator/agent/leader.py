@@ -59,6 +59,8 @@ def environment(
     }
     if SESSION in inherited:
         variables[SESSION] = inherited[SESSION]  # so that the platform finds processes that outlive the agent
+    if order.secrets:
+        variables["ORCHESTRATOR_SECRETS"] = " ".join(order.secrets)
     if resume is not None:
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:

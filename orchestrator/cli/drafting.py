@@ -13,7 +13,7 @@ def new(call: Call) -> int:
     target = None if given.output is None else Path(given.output)
     done = call.client.jobs.draft(Path(given.script), target, force=given.force)
     out.document({
-        "job": str(done.path), "framework": done.script.framework, "saves": done.script.saves,
+        "job": str(done.path), "framework": done.script.framework, "saves": done.script.saves.checkpoints,
         "missing": done.missing,
     })  # fmt: skip
     out.say(f"{done.path}: written for {given.script} ({done.script.framework.value})")

@@ -6,24 +6,26 @@ Decides its place, its name and its profiles: those of the platforms in the conf
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from orchestrator import catalog
+from orchestrator.config import Config
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.job import DEFAULT, Precision
+from orchestrator.core.job import Kind, Precision
 from orchestrator.drafting import script as scripts
 from orchestrator.drafting.words import Machine, job_file, lacking
 from orchestrator.errors import InputError
 from orchestrator.files import write_whole
+from orchestrator.platforms.catalog import TYPES
 from orchestrator.spec.fields import NAME_LENGTH_MAX
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
-    from orchestrator.config import Config
 
-_PREFERRED = (Precision.BF16, Precision.FP16, Precision.FP32)
+_HERE = "cpu"
 
 
 @dataclass(frozen=True)
@@ -41,21 +43,21 @@ def draft(client: Client, script: Path, target: Path | None, *, force: bool) -> 
     path = target or script.with_name(f"{script.stem}.yaml")
     if path.exists() and not force:
         raise InputError(f"{path} exists: give another file with -o, or --force to replace it")
-    source, entry = _source(script, path)
-    text = job_file(found, _name(script), source, entry, tuple(_machines(client.wired().config)))
+    machines = tuple(_machines(client.wired().config, found))
     try:
-        write_whole(path, text.encode(), mode=0o644)
+        text = job_file(found, _name(script), _source(script, path), script.name, machines).encode()
+        write_whole(path, text, mode=0o644)
+    except UnicodeEncodeError as error:
+        raise InputError(f"{script!r}: its name is not UTF-8; rename it") from error
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}): give another file with -o") from error
     return Drafted(path, found, tuple(lacking(found)))
 
 
-def _source(script: Path, target: Path) -> tuple[str, str]:
-    """The source folder, relative to the job file, and the script in it."""
+def _source(script: Path, target: Path) -> str:
+    """The folder of the script, relative to the job file if that lies above it or beside it."""
     here, folder = target.absolute().parent.resolve(), script.absolute().parent.resolve()
-    if folder.is_relative_to(here):
-        return folder.relative_to(here).as_posix(), script.name
-    return str(folder), script.name
+    return folder.relative_to(here).as_posix() if folder.is_relative_to(here) else str(folder)
 
 
 def _name(script: Path) -> str:
@@ -63,22 +65,37 @@ def _name(script: Path) -> str:
     return plain[:NAME_LENGTH_MAX].strip("-") or "job"
 
 
-def _machines(config: Config) -> Iterator[Machine]:
-    """A profile for each accelerator that the config's platforms name; else the default one."""
+def _machines(config: Config, script: scripts.Script) -> Iterator[Machine]:
+    """A profile for each accelerator that the config's platforms offer; without any, for this machine. TPUs
+    only for a script that knows them."""
     seen: set[str] = set()
     for each in config.platforms:
-        given = each.options.get("accelerators") or [each.options.get("accelerator")]
-        names = [given] if isinstance(given, str) else list(given)
-        if each.type == "process" and names == [None]:
-            names = ["cpu"]
-        for name in names:
-            if name in catalogue and name not in seen:
-                seen.add(name)
-                yield Machine(name, _precision(name), f"{each.name} ({each.type})")
-    if not seen or any(each.type in ("kaggle", "colab", "docker") for each in config.platforms):
-        yield Machine(DEFAULT, Precision.FP32.value, "any other accelerator")
+        for name in _accelerators(each.name, each.type, each.options):
+            row = catalogue.get(name)
+            if (
+                row is None
+                or row.retired
+                or name in seen
+                or (row.kind is Kind.TPU and not script.runs_on_tpu)
+            ):
+                continue
+            seen.add(name)
+            yield Machine(name, row.devices, _precision(name, script.precision), f"{each.name} ({each.type})")
+    if not seen:
+        yield Machine(_HERE, 1, Precision.FP32.value, "this machine")
 
 
-def _precision(accelerator: str) -> str:
-    native = catalogue[accelerator].precisions
-    return next((each.value for each in _PREFERRED if each in native), Precision.FP32.value)
+def _accelerators(name: str, type: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a platform offers by its options, defaults included. Asks no platform."""
+    found = catalog.checked("platform", name, type, options, TYPES)
+    one = getattr(found, "accelerator", None)
+    return tuple(getattr(found, "accelerators", ())) or ((one,) if isinstance(one, str) else ())
+
+
+def _precision(accelerator: str, wanted: Precision) -> str:
+    """What the script computes in, or else the widest that the accelerator has. A CPU computes in fp32."""
+    row = catalogue[accelerator]
+    if row.kind is Kind.CPU:
+        return Precision.FP32.value
+    order = (wanted, Precision.FP32, Precision.BF16, Precision.FP16)
+    return next((each.value for each in order if each in row.peak_flops), wanted.value)

@@ -5,7 +5,9 @@ Decides what must not leave with a job. Writes only into the folder it freezes i
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -17,6 +19,7 @@ from orchestrator import spec
 from orchestrator.client import routing
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
+from orchestrator.core import notebook
 from orchestrator.core import route as routes
 from orchestrator.core.advice import advice
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
@@ -130,8 +133,20 @@ def planned(
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
-        _warnings(job, offers, now),
+        (*_no_kernel(job, route), *_warnings(job, offers, now)),
     )
+
+
+def _no_kernel(job: Job, route: Route) -> Iterator[str]:
+    """Whether a notebook would run with this Python, which cannot. Other machines are not known."""
+    if route.chosen is None or notebook.of_command(job.command, shell=job.shell) is None:
+        return
+    traits = route.chosen.offer.traits
+    if traits.machine and not traits.custom_images and importlib.util.find_spec("ipykernel") is None:
+        yield (
+            "a notebook needs ipykernel, which this Python does not have: "
+            f"{sys.executable} -m pip install ipykernel"
+        )
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:

@@ -7,21 +7,30 @@ in a roundabout way, and says so by saying nothing.
 from __future__ import annotations
 
 import ast
-import json
 import re
+import stat
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
-from orchestrator.core.save_pattern import SavePattern
+from orchestrator.core.job import Precision
+from orchestrator.core.notebook import SUFFIX
+from orchestrator.drafting import cells
+from orchestrator.drafting.arguments import Argument, arguments, called, given
+from orchestrator.drafting.cells import Code
 from orchestrator.drafting.paths import pattern
+from orchestrator.drafting.saving import Saves, saves
 from orchestrator.errors import InputError
 
 BYTES_MAX = 10_000_000
-_MAGIC = re.compile(r"^\s*[%!?].*$", re.MULTILINE)
 _LOCAL_MAX = 5_000
+_TPU = frozenset({"torch_xla", "jax", "flax", "tensorflow", "keras"})
+# Numbers in the code: keywords of a call, or constants of that name.
+_STEPS = ("max_steps", "num_steps", "n_steps", "steps")
+_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs")
+_BATCH = ("per_device_train_batch_size", "batch_size")
 
 
 class Framework(StrEnum):
@@ -31,42 +40,37 @@ class Framework(StrEnum):
 
 
 @dataclass(frozen=True)
-class Argument:
-    """One command-line argument. `flag` is its longest name, such as `--epochs`; `default` its text."""
-
-    flag: str
-    default: str | None = None
-    takes_value: bool = True
-
-    @property
-    def name(self) -> str:
-        return self.flag.lstrip("-").replace("-", "_").lower()
-
-
-@dataclass(frozen=True)
 class Script:
-    """What was found. `saves` are patterns of files that it saves, `keys` what it puts into a checkpoint
-    (None: not known), `outputs` patterns of other files that it writes. `packages`: what it imports that
-    neither Python nor its folder has. `notes`: what could not be read."""
+    """What was found. `saves` are its checkpoints and outputs. `steps`, `epochs` and `batch`: numbers that
+    stand in the code and not among its arguments. `packages`: what it imports that neither Python nor its
+    folder has. `notes`: what the command may lack, and `warnings`: what does not work in a session, as
+    sentences. `requirements`: the file beside it."""
 
     path: Path
     framework: Framework = Framework.PLAIN
     arguments: tuple[Argument, ...] = ()
-    saves: tuple[str, ...] = ()
-    keys: frozenset[str] | None = None
+    saves: Saves = field(default_factory=Saves)
+    steps: int | None = None
+    epochs: int | None = None
+    batch: int | None = None
+    precision: Precision = Precision.FP32
     loads: bool = False
     shuffles: bool = False
     seeds: bool = False
     random_states: bool = False
-    listens: bool = False
     uses_helper: bool = False
-    outputs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
+    requirements: str | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def is_notebook(self) -> bool:
-        return self.path.suffix == ".ipynb"
+        return self.path.suffix == SUFFIX
+
+    @property
+    def runs_on_tpu(self) -> bool:
+        return not _TPU.isdisjoint(self.packages)
 
     def argument(self, *names: str) -> Argument | None:
         """The first argument with one of these names."""
@@ -76,227 +80,173 @@ class Script:
 
 def read(path: Path) -> Script:
     """Raises InputError if the file is no script or notebook that can be read."""
+    if path.suffix not in (".py", SUFFIX):
+        what = "is a folder: give" if path.is_dir() else "give"
+        raise InputError(f"{path}: {what} a Python script (.py) or a notebook ({SUFFIX})")
     try:
-        data = path.read_bytes()[: BYTES_MAX + 1]
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise InputError(f"{path}: not a file")
+        with path.open("rb") as stream:
+            data = stream.read(BYTES_MAX + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     if len(data) > BYTES_MAX:
         raise InputError(f"{path}: larger than {BYTES_MAX // 1_000_000} MB; is it a script?")
-    if path.suffix not in (".py", ".ipynb"):
-        raise InputError(f"{path}: give a Python script (.py) or a notebook (.ipynb)")
-    text = _cells(path, data) if path.suffix == ".ipynb" else data.decode("utf-8", "replace")
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        raise InputError(f"{path}:{line or 1}: not valid Python: {error}") from error
-    return _Reading(path, tree).script()
-
-
-def _cells(path: Path, data: bytes) -> str:
-    """The code of a notebook, without what only IPython understands."""
-    try:
-        cells = json.loads(data)["cells"]
-        sources = [each["source"] for each in cells if each["cell_type"] == "code"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path}: not a notebook: {error}") from error
-    return _MAGIC.sub("", "\n".join(each if isinstance(each, str) else "".join(each) for each in sources))
+        code = cells.of_notebook(data) if path.suffix == SUFFIX else cells.of_script(data)
+        return _Reading(path, code).script()
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+    except RecursionError as error:
+        raise InputError(f"{path}: too deeply nested to be read") from error
 
 
 class _Reading:
     """One pass over a script's calls."""
 
-    def __init__(self, path: Path, tree: ast.Module) -> None:
-        self._path, self._tree = path, tree
-        self._calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
-        self._names = {_called(call) for call in self._calls}
-        self._imports = set(_imported(tree))
-        self._arguments = tuple(_arguments(self._calls))
-        self._known = self._constants()
+    def __init__(self, path: Path, code: Code) -> None:
+        self._path, self._code, self._tree = path, code, code.tree
+        self._calls = [node for node in ast.walk(code.tree) if isinstance(node, ast.Call)]
+        self._names = {called(call) for call in self._calls}
+        self._imports = set(_imported(code.tree))
+        self._tops = {name.partition(".")[0] for name in self._imports}
+        self._arguments = arguments(code.tree, code.parameters)
+        self._known = _constants(code.tree, self._arguments)
+        self._text = ast.unparse(code.tree)
 
     def script(self) -> Script:
-        tops = {name.partition(".")[0] for name in self._imports}
-        framework = self._framework(tops)
-        keys = self._keys()
-        text = ast.unparse(self._tree)
+        framework = self._framework()
+        folder = self._path.absolute().parent
+        listed = folder / "requirements.txt"
         return Script(
             self._path,
             framework,
-            self._arguments,
-            tuple(self._saves(framework)),
-            keys,
-            loads=bool({"load", "load_state_dict", "load_checkpoint"} & self._names)
-            or "resume_from_checkpoint" in text
-            or "ckpt_path" in text,
+            tuple(self._arguments),
+            self._saves(framework),
+            steps=self._number(*_STEPS),
+            epochs=self._number(*_EPOCHS),
+            batch=self._number(*_BATCH),
+            precision=self._precision(),
+            loads=bool({"load", "load_state_dict", "load_checkpoint", "load_state"} & self._names)
+            or "resume_from_checkpoint" in self._text
+            or "ckpt_path" in self._text,
             shuffles=any(
-                _called(call) == "DataLoader" and _given(call, "shuffle") == "True" for call in self._calls
+                called(call) == "DataLoader"
+                and isinstance(value := given(call, "shuffle"), ast.Constant)
+                and value.value is True
+                for call in self._calls
             ),
-            seeds=bool({"manual_seed", "seed", "set_seed", "seed_everything"} & self._names),
-            random_states="rng_state" in text or "getstate" in text,
-            listens="SIGTERM" in text,
-            uses_helper="orchestrator.training" in self._imports or "orchestrator" in tops,
-            outputs=tuple(self._outputs()),
-            packages=tuple(sorted(tops - _local(self._path.parent) - set(sys.stdlib_module_names))),
-            notes=tuple(self._notes(tops)),
+            seeds=bool({"manual_seed", "seed", "set_seed", "seed_everything", "PRNGKey"} & self._names),
+            random_states="rng_state" in self._text or "getstate" in self._text,
+            uses_helper="orchestrator" in self._tops,
+            packages=tuple(sorted(self._tops - _local(folder) - set(sys.stdlib_module_names) - {""})),
+            requirements=listed.name if listed.is_file() else None,
+            notes=tuple(self._notes()),
+            warnings=tuple(self._warnings()),
         )
 
-    def _framework(self, tops: set[str]) -> Framework:
-        if "Trainer" in self._names or "Seq2SeqTrainer" in self._names:
-            if {"lightning", "pytorch_lightning"} & tops:
-                return Framework.LIGHTNING
-            if "transformers" in tops:
-                return Framework.HUGGING_FACE
-        return Framework.PLAIN
+    def _framework(self) -> Framework:
+        trainer = any(name.endswith("Trainer") for name in self._names)
+        if trainer and {"lightning", "pytorch_lightning"} & self._tops:
+            return Framework.LIGHTNING
+        return Framework.HUGGING_FACE if trainer and "transformers" in self._tops else Framework.PLAIN
 
-    def _constants(self) -> dict[str, str]:
-        """The values of names that are assigned once, and of arguments by `args.name`."""
-        found: dict[str, str] = {}
-        many: set[str] = set()
-        for node in ast.walk(self._tree):
-            if (
-                isinstance(node, ast.Assign)
-                and len(node.targets) == 1
-                and isinstance(node.targets[0], ast.Name)
-            ):
-                name = node.targets[0].id
-                many |= {name} & found.keys()
-                if isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-                    found[name] = node.value.value
-                elif isinstance(node.value, ast.Call) and (text := pattern(node.value, found)) is not None:
-                    found[name] = text
-        given = {each.name: each.default for each in self._arguments if each.default}
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Attribute) and node.attr in given and isinstance(node.value, ast.Name):
-                found[ast.unparse(node)] = str(given[node.attr])
-        return {name: text for name, text in found.items() if name not in many}
+    def _saves(self, framework: Framework) -> Saves:
+        plain = saves(self._tree, self._known)
+        if framework is Framework.PLAIN:
+            return plain
+        own = self._hugging_face() if framework is Framework.HUGGING_FACE else self._lightning()
+        others = tuple(each for each in (*plain.outputs, *plain.checkpoints) if each not in own)
+        return Saves(own, tuple(re.sub(r"\{\w+\}", "*", each) for each in others), plain.elsewhere)
 
-    def _saves(self, framework: Framework) -> Iterator[str]:
-        if framework is Framework.HUGGING_FACE:
-            folder = next((text for call in self._calls if (text := self._path_of(call, "output_dir"))), "*")
-            yield f"{folder}/checkpoint-{{step}}"
-            return
-        if framework is Framework.LIGHTNING:
-            yield self._lightning()
-            return
-        seen = set()
+    def _hugging_face(self) -> tuple[str, ...]:
         for call in self._calls:
-            if _called(call) not in ("save", "save_checkpoint", "save_model", "save_weights", "save_file"):
-                continue
-            places = [
-                *call.args[1:2],
-                *call.args[:1],
-                *(each.value for each in call.keywords if each.arg == "f"),
-            ]
-            for place in places:
-                text = pattern(place, self._known)
-                if text is not None and "." in text and text not in seen and _is_pattern(text):
-                    seen.add(text)
-                    yield text
-                    break
+            if called(call).endswith("TrainingArguments"):
+                strategy = given(call, "save_strategy")
+                if isinstance(strategy, ast.Constant) and strategy.value == "no":
+                    return ()
+                place = given(call, "output_dir") or (call.args[0] if call.args else None)
+                if place is not None and (folder := pattern(place, self._known)):
+                    return (f"{folder}/checkpoint-{{step}}",)
+        return ("*/checkpoint-{step}",)
 
-    def _lightning(self) -> str:
+    def _lightning(self) -> tuple[str, ...]:
         for call in self._calls:
-            if _called(call) == "ModelCheckpoint":
-                folder = self._path_of(call, "dirpath") or "lightning_logs/version_*/checkpoints"
-                name = _given(call, "filename") or "{epoch}-{step}"
-                filled = re.sub(r"\{(epoch|step)[^}]*\}", r"\1={\1}", name.strip("'\""))
-                filled = re.sub(r"\{(?!epoch\}|step\})([^}:]*)[^}]*\}", r"\1=*", filled)
-                return f"{folder}/{filled}.ckpt"
-        return "lightning_logs/version_*/checkpoints/epoch={epoch}-step={step}.ckpt"
+            if called(call) == "ModelCheckpoint":
+                place, name = given(call, "dirpath"), given(call, "filename")
+                folder = None if place is None else pattern(place, self._known)
+                text = name.value if isinstance(name, ast.Constant) else "{epoch}-{step}"
+                filled = re.sub(r"(\w+=)?\{(\w+)[^{}]*\}", _of_lightning, str(text))
+                return (f"{folder or 'lightning_logs/version_*/checkpoints'}/{filled}.ckpt",)
+        return ("lightning_logs/version_*/checkpoints/epoch={epoch}-step={step}.ckpt",)
 
-    def _path_of(self, call: ast.Call, keyword: str) -> str | None:
-        value = next((each.value for each in call.keywords if each.arg == keyword), None)
-        return None if value is None else pattern(value, self._known)
-
-    def _keys(self) -> frozenset[str] | None:
-        """The keys of the mappings that it saves."""
-        found: set[str] = set()
-        for call in self._calls:
-            if _called(call) == "save" and call.args:
-                table = call.args[0]
-                if isinstance(table, ast.Name):
-                    table = self._assigned(table.id) or table
-                if isinstance(table, ast.Dict):
-                    found |= {str(key.value) for key in table.keys if isinstance(key, ast.Constant)}
-                    found |= {ast.unparse(value) for value in table.values}
-        return frozenset(found) if found else None
-
-    def _assigned(self, name: str) -> ast.expr | None:
-        for node in ast.walk(self._tree):
-            if isinstance(node, ast.Assign) and any(
-                isinstance(t, ast.Name) and t.id == name for t in node.targets
-            ):
-                return node.value
+    def _number(self, *keywords: str) -> int | None:
+        """A number that the code gives to one of these keywords, or as a constant of that name."""
+        for keyword in keywords:
+            for call in self._calls:
+                value = given(call, keyword)
+                if isinstance(value, ast.Constant) and type(value.value) is int and value.value > 0:
+                    return value.value
+            text = self._known.get(keyword, self._known.get(keyword.upper(), ""))
+            if text.isdecimal() and int(text):
+                return int(text)
         return None
 
-    def _outputs(self) -> Iterator[str]:
-        """Files that it writes for people."""
-        seen = set()
-        for call in self._calls:
-            if (
-                _called(call) in ("savefig", "to_csv", "to_json", "to_parquet", "savetxt", "imwrite")
-                and call.args
-            ):
-                text = pattern(call.args[0], self._known)
-                if text is not None:
-                    text = re.sub(r"\{(?:step|epoch)\}", "*", text)
-                    if text not in seen:
-                        seen.add(text)
-                        yield text
+    def _precision(self) -> Precision:
+        text = self._text.lower()
+        if "bf16" in text or "bfloat16" in text:
+            return Precision.BF16
+        half = ("fp16", "float16", "gradscaler", "16-mixed", "autocast")
+        return Precision.FP16 if any(each in text for each in half) else Precision.FP32
 
-    def _notes(self, tops: set[str]) -> Iterator[str]:
-        for package, what in (
-            ("hydra", "its configuration"),
-            ("fire", "its arguments"),
-            ("typer", "its arguments"),
-        ):
-            if package in tops:
-                yield f"{what} come from {package}, which was not read: complete the command"
-        if "HfArgumentParser" in self._names:
-            yield "its arguments come from data classes, which were not read: complete the command"
-        if not self._arguments and "argv" in {
-            node.attr for node in ast.walk(self._tree) if isinstance(node, ast.Attribute)
-        }:
+    def _notes(self) -> Iterator[str]:
+        yield from self._code.unread
+        if "hydra" in self._tops:
+            yield "its configuration comes from hydra and was not read: add what differs, such as key=value"
+        for package in ("simple_parsing", "tyro", "jsonargparse"):
+            if package in self._tops:
+                yield f"its arguments come from {package} and were not read: complete the command"
+        if not self._arguments and re.search(r"\bsys\.argv\b|\bargv\[", self._text):
             yield "it reads sys.argv: complete the command"
 
-
-def _is_pattern(text: str) -> bool:
-    try:
-        SavePattern.parse(text)
-    except ValueError:
-        return False
-    return True
+    def _warnings(self) -> Iterator[str]:
+        if "google" in self._tops and "google.colab" in self._text:
+            yield "google.colab does not work in a job: there is no browser; use `inputs` for data"
+        if "input" in self._names and any(ast.unparse(call.func) == "input" for call in self._calls):
+            yield "it calls input(), which fails in a job: nobody is there to answer"
 
 
-def _called(call: ast.Call) -> str:
-    """The last name of what is called."""
-    func = call.func
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+def _of_lightning(match: re.Match[str]) -> str:
+    """`{epoch}` → `epoch={epoch}`, as Lightning writes it; what is no number of ours becomes `*`."""
+    before, name = match[1] or f"{match[2]}=", match[2]
+    return f"{before}{{{name}}}" if name in ("epoch", "step") else f"{before}*"
 
 
-def _given(call: ast.Call, keyword: str) -> str | None:
-    """A keyword argument, as it is written."""
-    return next((ast.unparse(each.value) for each in call.keywords if each.arg == keyword), None)
-
-
-def _arguments(calls: list[ast.Call]) -> Iterator[Argument]:
-    """Those of argparse and click."""
-    for call in calls:
-        if _called(call) not in ("add_argument", "option", "argument"):
-            continue
-        flags = [
-            each.value for each in call.args if isinstance(each, ast.Constant) and isinstance(each.value, str)
-        ]
-        if not flags or (_called(call) == "argument" and not flags[0].isidentifier()):
-            continue
-        flag = max(flags, key=lambda each: (each.startswith("--"), len(each)))
-        value = next((each.value for each in call.keywords if each.arg == "default"), None)
-        default = str(value.value) if isinstance(value, ast.Constant) and value.value is not None else None
-        action = _given(call, "action") or ""
-        takes = (
-            "store_true" not in action and "store_false" not in action and _given(call, "is_flag") != "True"
-        )
-        yield Argument(flag, default, takes)
+def _constants(tree: ast.Module, found_arguments: list[Argument]) -> Mapping[str, str]:
+    """The values of names that are assigned once, and of arguments by `args.name`."""
+    found: dict[str, str] = {}
+    many: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1:
+            name, value = ast.unparse(node.targets[0]), node.value
+            many |= {name} & found.keys()
+            if isinstance(value, ast.Constant) and isinstance(value.value, str | int):
+                found[name] = str(value.value)
+            elif isinstance(value, ast.Call | ast.BinOp | ast.JoinedStr):
+                text = pattern(value, found)
+                if text is not None and "{" not in text and "*" not in text:
+                    found[name] = text
+    arguments_by_name = {each.name: each.default for each in found_arguments if each.default}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+            default = arguments_by_name.get(node.attr.lower())
+            found |= {} if default is None else {ast.unparse(node): default}
+    parameters = {
+        each.arg for node in ast.walk(tree) if isinstance(node, ast.arguments) for each in node.args
+    }
+    for name in parameters & arguments_by_name.keys():
+        found.setdefault(name, str(arguments_by_name[name]))
+    return {name: text for name, text in found.items() if name not in many}
 
 
 def _imported(tree: ast.Module) -> Iterator[str]:

@@ -5,7 +5,8 @@
     command: {shell: "python prepare.py && python train.py | tee log.txt"}
 
 Checks text strictly, because nobody writes `$HOME` or `&&` there and means it literally. Must never run
-anything. Which scripts exist is for `missing_script`, which looks into the source folder.
+anything. Which scripts exist, and whether a notebook can be run, is for `missing_script`, which looks into
+the source folder.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from orchestrator.core import notebook
+from orchestrator.core.notebook import Notebook
 from orchestrator.core.order import RESUME
 from orchestrator.core.wording import did_you_mean
 from orchestrator.spec import elsewhere
@@ -29,6 +32,7 @@ from orchestrator.spec.programs import not_in_a_session
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed", "resume")
 WORDS_MAX, TEXT_MAX = 1000, 100_000
+NOTEBOOK_BYTES_MAX = 100_000_000  # the bundle has no more either
 # As a word of its own, at the begin or end of one, or between two commands without spaces.
 _OPERATOR = re.compile(r"^(?:[|;&]|\|&|[0-9]?>&?[0-9]?|[0-9]?>>|&>|<)$|&&|\|\||;$|^[0-9]?>>?(?=.)")
 _BUILT_IN = frozenset({"cd", "export", "source", "set", "ulimit", "alias", "eval", "umask", "unset", "."})
@@ -266,14 +270,18 @@ def words_of(value: object) -> tuple[str, ...]:
 
 
 def missing_script(value: object, source: Path, *, has_image: bool = False) -> str | None:
-    """What is wrong with the script that a command without a shell names, if it is not in the source. With
-    `has_image`, an absolute path may be one in the job's own image."""
+    """What is wrong with the script or notebook that a command names: it is not in the source, or it cannot
+    be run. With `has_image`, an absolute path may be one in the job's own image."""
     words = words_of(value)
-    if isinstance(value, dict) or not words or _is_shell(words):
+    if isinstance(value, dict):
+        return _notebook_in_shell(words)
+    if not words or _is_shell(words):
         return None
     script = _script(words)
     if script is None or "{" in script:
         return None
+    if script.endswith(notebook.SUFFIX):
+        return _notebook_mistake(words, script, source)
     if PurePosixPath(script).is_absolute():
         return None if has_image else _on_this_machine(script, source)
     if not _exists(source / script):
@@ -296,6 +304,36 @@ def _on_this_machine(script: str, source: Path) -> str | None:
     return None
 
 
+def _notebook_mistake(words: Sequence[str], path: str, source: Path) -> str | None:
+    """Why this notebook cannot be run."""
+    if words[0] != path:
+        rest = "".join(f" {word}" for word in words[words.index(path) + 1 :])
+        return f"{words[0]} cannot run a notebook; write `command: {path}{rest}`, and it is executed as it is"
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        return f"{path} must lie in the source folder: its executed copy is written beside it"
+    if not _exists(source / path):
+        return f"{path} is not in the source folder {source}{_similar(source, path)}"
+    try:
+        with (source / path).open("rb") as stream:
+            parameters = Notebook.parse(stream.read(NOTEBOOK_BYTES_MAX)).parameters
+        if parameters is not None:
+            notebook.given(words[1:], parameters)
+    except OSError as error:
+        return f"{path} cannot be read ({error.strerror})"
+    except ValueError as error:
+        return f"{path}: {error}"
+    return None
+
+
+def _notebook_in_shell(words: Sequence[str]) -> str | None:
+    """A shell cannot run a notebook."""
+    for number, word in enumerate(words):
+        first = number == 0 or words[number - 1] in ("&&", "||", ";", "|", "then", "do")
+        if word.endswith(notebook.SUFFIX) and (first or PurePosixPath(words[number - 1]).name in _PROGRAMS):
+            return f"a shell cannot run the notebook {word}; write `python -m {notebook.RUNNER} {word}` there"
+    return None
+
+
 def _script(words: Sequence[str]) -> str | None:
     """The file that is run: by python, by a launcher, or by itself."""
     program, *rest = words
@@ -308,10 +346,11 @@ def _script(words: Sequence[str]) -> str | None:
                 return word
         return None
     if name in _LAUNCHERS:
-        return next((word for word in rest if word.endswith(".py") and not word.startswith("-")), None)
+        found = (word for word in rest if word.endswith((".py", notebook.SUFFIX)))
+        return next((word for word in found if not word.startswith("-")), None)
     if name in _SHELLS:
         return next((word for word in rest if not word.startswith("-")), None)
-    return program if "/" in program else None
+    return program if "/" in program or program.endswith(notebook.SUFFIX) else None
 
 
 def _home() -> str:

@@ -10,7 +10,7 @@ import os
 
 
 def warm() -> None:
-    import ipykernel.kernelspec  # type: ignore[import-not-found]  # noqa: F401
+    import ipykernel.kernelspec  # noqa: F401
     import jupyter_server.serverapp  # type: ignore[import-not-found]  # noqa: F401
 
 
