@@ -10,7 +10,6 @@ import ast
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 SUFFIX = ".ipynb"
@@ -22,7 +21,7 @@ _PYTHON = "python"
 
 def executed_copy(path: str) -> str:
     """`notes/train.ipynb` → `notes/train.executed.ipynb`."""
-    return str(PurePosixPath(path).with_suffix(f".executed{SUFFIX}"))
+    return f"{path.removeprefix('./').removesuffix(SUFFIX)}.executed{SUFFIX}"
 
 
 def of_command(command: Sequence[str], *, shell: bool = False) -> str | None:

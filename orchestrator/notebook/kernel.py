@@ -26,6 +26,36 @@ from orchestrator.agent import family
 _TICK = 0.2  # how often a silent kernel is looked at, in seconds
 _QUIET_TICKS = 50  # after its reply, a kernel that does not say that it is idle never will
 _SOCKET_PATH_MAX = 60  # of 107 bytes, less our folder and the socket's name
+_ENDED = "application/vnd.orchestrator.ended"
+# What Python does at its end: it waits for threads, then calls exit handlers, the newest first. Ours is older
+# than those of the cells, and newer than ipykernel's, which are not called: asked to shut down, ipykernel 7.4
+# hangs now and then (its control thread flushes while the main thread closes what the flush waits for).
+_BEGIN = f"""
+def _begin():
+    import atexit, logging, sys, threading
+    from IPython.display import publish_display_data
+    def finish():
+        if not getattr(get_ipython(), "_is_ending", False):
+            return
+        if "multiprocessing.util" in sys.modules:
+            sys.modules["multiprocessing.util"]._exit_function()
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        publish_display_data({{{_ENDED!r}: ""}}, {{}})
+        threading.Event().wait()
+    atexit.register(finish)
+_begin()
+del _begin
+"""
+_END = """
+def _end():
+    import atexit, threading
+    get_ipython()._is_ending = True
+    threading._shutdown()
+    atexit._run_exitfuncs()
+_end()
+"""
 _INLINE = "module://matplotlib_inline.backend_inline"
 
 Message = Mapping[str, Any]
@@ -72,12 +102,13 @@ class Kernel:
         return content
 
     def wait_until_ready(self) -> None:
-        """Returns once the kernel answers and its messages arrive. Raises Died."""
+        """Returns once the kernel can execute cells and its messages arrive. Raises Died."""
         answered = heard = False
         while not (answered and heard):
             self._client.kernel_info()
             heard = self._next() is not None or heard
             answered = self._reply(None) is not None or answered
+        self.execute(_BEGIN, hidden=True)
 
     def terminate(self) -> None:
         """Sends SIGTERM to the training: the kernel if a cell handles it, else a program that a cell runs and
@@ -86,15 +117,14 @@ class Kernel:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGTERM)
 
-    def end(self) -> int:
-        """Asks the kernel to end as Python does, with its threads and exit handlers, and waits for that.
-        Returns its exit code."""
-        self._client.shutdown()
+    def end(self) -> None:
+        """Ends the kernel as Python ends: waits for its threads and calls its exit handlers."""
+        self._client.execute(_END, silent=True, store_history=False, allow_stdin=False)
         with suppress(Died):
-            while True:
-                if (message := self._next()) is not None:
+            while (message := self._next()) is None or not _is_end(message):
+                if message is not None:
                     self._hear(message)
-        return self._process.wait()
+        self._process.kill()
 
     def _next(self) -> Message | None:
         """The next message that it publishes; None if nothing came for a while."""
@@ -147,6 +177,10 @@ def _environment(folder: str) -> dict[str, str]:
     if found.get("MPLBACKEND", "agg").lower() == "agg":  # as Kaggle sets it: figures would not be shown
         found["MPLBACKEND"] = _INLINE
     return found | {"JPY_PARENT_PID": str(os.getpid())}  # it ends when we do
+
+
+def _is_end(message: Message) -> bool:
+    return message["msg_type"] == "display_data" and _ENDED in message["content"]["data"]
 
 
 def _is_idle(message: Message) -> bool:

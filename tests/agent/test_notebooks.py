@@ -61,6 +61,8 @@ def test_a_notebook_runs_like_a_script(tmp_path: Path) -> None:
         "!echo from a shell\n%env KIND",
         "print('key is', os.environ['KEY'])\n'shown'",
         "raise ValueError('expected')",
+        "import atexit, threading\natexit.register(print, 'at exit')\n"
+        "threading.Timer(0.5, print, ['of a thread']).start()",
         "exit()",
         "print('never')",
         tags={0: ["parameters"], 4: ["raises-exception"]},
@@ -79,10 +81,8 @@ def test_a_notebook_runs_like_a_script(tmp_path: Path) -> None:
     assert name == "notes/train.executed.ipynb"
     assert texts(executed)[2:5] == [told, "from a shell\n", "key is ***\n"]
     assert b"a very secret value" not in executed
-    missing = [
-        each for each in (told, "a kind", "from a shell", "'shown'", "Error: expected") if each not in log
-    ]
-    assert missing == []
+    seen = (told, "a kind", "from a shell", "'shown'", "Error: expected", "of a thread\nat exit\n")
+    assert [each for each in seen if each not in log] == []
     assert "never" not in log
 
 
