@@ -139,7 +139,7 @@ def pull(call: Call) -> int:
 def _pull_outputs(call: Call) -> int:
     run = _found(call)
     with _shown(call) as progress:
-        pulled = run.pull_outputs(call.options.output, session=call.options.session, progress=progress)
+        pulled = run.outputs.pull(call.options.output, session=call.options.session, progress=progress)
     call.out.document({
         "run": pulled.run, "folder": str(pulled.folder), "files": pulled.files, "size": pulled.size,
         "sessions": pulled.sessions, "older": dict(pulled.older), "skipped": pulled.skipped,

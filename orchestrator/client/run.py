@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client.run_outputs import RunOutputs
 from orchestrator.core.lifecycle import Wish
 from orchestrator.errors import BackendError
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from orchestrator.client.logs import LogLine
     from orchestrator.client.looking import Look
     from orchestrator.client.moving import Copied, Move
-    from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
     from orchestrator.client.retrying import Retried
     from orchestrator.client.routing import Routing
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from orchestrator.client.wishing import WishAnswer
     from orchestrator.core.run import RunRecord
     from orchestrator.ledger import Stored
+    from orchestrator.stores.store import Store
 
 ALONE_SECONDS_MAX = 60.0
 
@@ -44,6 +45,7 @@ class Run:
     def __init__(self, client: Client, name: str) -> None:
         self.client = client
         self.name = name
+        self.outputs = RunOutputs(client, self._stored)
 
     def __repr__(self) -> str:
         return f"<Run {self.name}>"
@@ -53,6 +55,10 @@ class Run:
 
     def __hash__(self) -> int:
         return hash((self.name, self._home))
+
+    def _stored(self) -> tuple[RunRecord, Store]:
+        record = self.record()
+        return record, self.client.wired().store(record.store)
 
     @property
     def _home(self) -> Path:
@@ -220,26 +226,6 @@ class Run:
         store = self.client.wired().store(record.store)
         folder = Path(target) if target is not None else None
         return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
-
-    def pull_outputs(
-        self,
-        target: str | os.PathLike[str] | None = None,
-        *,
-        session: int | None = None,
-        progress: Progressed | None = None,
-    ) -> PulledOutputs:
-        """Copies the files that its sessions left for people into the folder `target`, by default
-        `<run>-outputs` here. Of each file the newest version, or that of one `session`.
-
-        Otherwise like `pull`. Raises InputError if there are none.
-        """
-        from orchestrator.client import outputs
-
-        record = self.record()
-        wanted = outputs.wanted(record, session)
-        store = self.client.wired().store(record.store)
-        folder = Path(target) if target is not None else None
-        return outputs.bring(store, record, wanted, folder, self.client.clock, progress)
 
     def copy(self, to: str, *, delete_source: bool = False, progress: Copied | None = None) -> Move:
         """Copies its accepted checkpoints to the store `to`, which becomes its home store once every byte was

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import checkpoints as listing
-from orchestrator.client import outputs, pulling
+from orchestrator.client import pulling
+from orchestrator.client.run_outputs import RunOutputs
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.deposit import Deposit, record_of
 from orchestrator.core.job import Job, Work
@@ -30,7 +31,6 @@ from orchestrator.stores.store import Store, absence
 if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.client import Client
-    from orchestrator.client.outputs import PulledOutputs
     from orchestrator.client.pulling import Progressed, Pulled, Wanted
 
 CANDIDATES_MAX = 10
@@ -92,19 +92,14 @@ class StoredRun:
         folder = Path(target) if target is not None else None
         return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
 
-    def pull_outputs(
-        self,
-        target: str | os.PathLike[str] | None = None,
-        *,
-        session: int | None = None,
-        progress: Progressed | None = None,
-    ) -> PulledOutputs:
-        """Like `Run.pull_outputs`. Only outputs that the store says were accepted count."""
+    @property
+    def outputs(self) -> RunOutputs:
+        """Like `Run.outputs`. Only outputs that the store says were accepted count."""
+        return RunOutputs(self.client, self._told)
+
+    def _told(self) -> tuple[RunRecord, Store]:
         store = self._store()
-        record = self._record(store, everything=False)
-        wanted = outputs.wanted(record, session)
-        folder = Path(target) if target is not None else None
-        return outputs.bring(store, record, wanted, folder, self.client.clock, progress)
+        return self._record(store, everything=False), store
 
     def _store(self) -> Store:
         return self.client.wired().store(self.store)
