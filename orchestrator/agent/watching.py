@@ -22,6 +22,8 @@ from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
 from orchestrator.files import copy_file
 
+_COPIES_MAX = 5  # of a file that changes while it is copied
+
 Signature = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, when written (ns), inode
 
 
@@ -161,12 +163,9 @@ class Watcher(threading.Thread):
         step = self._step(each.saved)
         draft, target = self._copies / ".tmp-copy", self._copies / f"step-{step}"
         try:
-            shutil.rmtree(draft, ignore_errors=True)
-            for name, *_ in each.signature:
-                (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                copy_file(self._root / name, draft / name)
-            if self._signature(self._root / each.path) != each.signature:
-                return False  # it changed meanwhile
+            signature = self._copy(each, draft)
+            if not signature:
+                return False
             shutil.rmtree(target, ignore_errors=True)
             draft.rename(target)
         except FileNotFoundError:
@@ -174,7 +173,7 @@ class Watcher(threading.Thread):
         except OSError as error:
             self.trouble = f"{each.path} could not be copied: {error.strerror or error}"
             return False
-        self._taken[each.path] = each.signature
+        self._taken[each.path] = signature
         self._taken_at, self.trouble = self._clock.monotonic(), ""
         if self._newest is not None and step < self._newest:
             self.behind = step
@@ -182,14 +181,33 @@ class Watcher(threading.Thread):
         self._offer(target)
         return True
 
+    def _copy(self, each: _Candidate, draft: Path) -> Signature:
+        """What was copied; empty if it changed meanwhile.
+
+        A script may overwrite its one file more often than anybody can look at it. If the copy says by itself
+        that it is whole, then it is, whatever the file was when it was looked at first.
+        """
+        for _ in range(_COPIES_MAX):
+            before = self._signature(self._root / each.path)
+            shutil.rmtree(draft, ignore_errors=True)
+            for name, *_ in before:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_file(self._root / name, draft / name)
+            told = [name for name, *_ in before] == [each.path] and is_whole(draft / each.path)
+            if not told and before != each.signature:
+                break
+            if self._signature(self._root / each.path) == before:
+                return before
+        return ()
+
     def _step(self, saved: Saved) -> int:
-        """The script's own count. Without one, the last step that it reported, and always a later one."""
+        """The script's own count. Without one, the last step that it reported, and always a later one. The
+        first is 1: a checkpoint at step 0 is no progress."""
         if saved.step is not None:
             return saved.step
-        later = -1 if self._newest is None else self._newest
         if saved.epoch is not None:
             return saved.epoch
-        return max(later + 1, self._reached() or 0)
+        return max((self._newest or 0) + 1, self._reached() or 0)
 
     def _signature(self, path: Path) -> Signature:
         """All plain files of what was saved; empty if there are none, or it is gone."""

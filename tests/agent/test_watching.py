@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -135,6 +137,19 @@ def test_the_script_may_remove_and_change_what_was_taken(tmp_path: Path) -> None
         if (tmp_path / "s" / "outbox" / "checkpoints" / first.name).exists():
             assert stay.content(first, "last.pt") == content
         os.kill(stay.agents[-1].pid, signal.SIGTERM)
+        assert stay.end().outcome is Outcome.STOPPED
+
+
+def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> None:
+    """More often than the agent can look at who is writing it. The first is step 1, so that it is progress."""
+    flags = ("--every", "1", "--pause", "0.001", "--to", "last.pt")
+    with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="last.pt", steps_total=10**6) as stay:
+        agent = stay.start(SETTLING)
+        saved = newest(stay)
+        assert saved.ref.step >= 1
+        with zipfile.ZipFile(io.BytesIO(stay.content(saved, "last.pt"))) as archive:
+            assert archive.read("state") == weights_after(int(archive.read("step")))
+        agent.send_signal(signal.SIGTERM)
         assert stay.end().outcome is Outcome.STOPPED
 
 
