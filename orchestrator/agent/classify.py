@@ -48,7 +48,8 @@ class Ending:
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
-    first loss that was not finite, in words.
+    first loss that was not finite, in words. `counted`: the steps of the checkpoints are a count of the saves,
+    because the command tells no other.
     """
 
     exit_code: int
@@ -63,6 +64,7 @@ class Ending:
     unpublished: str = ""
     refused: bool = False
     diverged: str = ""
+    counted: bool = False
 
     @property
     def newer(self) -> bool:
@@ -75,8 +77,9 @@ class Ending:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps of the job are known to be done."""
-        return max(self.newest or 0, self.reached or 0) >= self.steps_total
+        """Whether all steps of the job are known to be done. More steps than these are of another unit, such
+        as the optimizer's in a job that counts epochs, and tell nothing."""
+        return not self.counted and max(self.newest or 0, self.reached or 0) == self.steps_total
 
 
 def classify(ending: Ending) -> tuple[Outcome, str]:
@@ -112,6 +115,8 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if behind and (error := last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)
+    if ending.counted and newest is not None:
+        return Outcome.COMPLETED, f"completed; last checkpoint: save {newest}{_unpublished(ending)}"
     told = f"completed at step {at}" if at or newest is not None else "completed"
     if at < ending.steps_total and (newest is not None or reached is not None):
         told += f" of {ending.steps_total}: it stopped early by itself"

@@ -69,6 +69,7 @@ class Monitor:
         )
         self.committer = Committer(self.outbox, self.clock, settings.commit_retry)
         self.committer.start()
+        self._pattern = None if order.watch is None else SavePattern.parse(order.watch)
         self._watcher = self._watch()
         self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
         self.pump.start()
@@ -90,11 +91,11 @@ class Monitor:
 
     def _watch(self) -> Watcher | None:
         """Starts to watch for what the command saves by itself, if the job says where."""
-        if self.order.watch is None:
+        if self._pattern is None:
             return None
         watcher = Watcher(
             self.folder,
-            SavePattern.parse(self.order.watch),
+            self._pattern,
             self.order.resume_step if self.order.resume else None,
             self.clock,
             self.settings.settle,
@@ -166,6 +167,7 @@ class Monitor:
             unpublished=self.unpublished,
             refused=self._refused,
             diverged=self._diverged(),
+            counted=self._pattern is not None and self._pattern.counts and self.progress.step is None,
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:
@@ -239,6 +241,11 @@ class Monitor:
             self.warn(
                 f"it saved step {watcher.behind} although it was to resume at step "
                 f"{self.order.resume_step}: does the command load {{resume}}?"
+            )
+        if self.committed is not None and self.committed > self.order.steps_total:
+            self.warn(
+                f"its checkpoints go beyond work.total ({self.order.steps_total:,}): count both in the same "
+                "unit, such as optimizer steps or epochs"
             )
 
     def _hear(self, news: Committed | NotCommitted) -> None:

@@ -54,6 +54,11 @@ class SavePattern:
         pieces = tuple(re.compile(_expression(name, set())) for name in names)
         return cls(text, in_checkpoints, pieces, re.compile(whole))
 
+    @property
+    def counts(self) -> bool:
+        """Whether nothing in a name says which step it is, so that the saves are counted."""
+        return not any(f"{{{word}}}" in self.text for word in PLACEHOLDERS)
+
     def match(self, path: str) -> Saved | None:
         """What a relative path means; None if it is not saved by this pattern."""
         found = self.whole.fullmatch(path)

@@ -204,6 +204,15 @@ def test_a_near_miss_is_told_with_the_line_to_add(
         assert stay.outputs()
 
 
+def test_checkpoints_of_another_unit_than_the_jobs_are_told(tmp_path: Path) -> None:
+    """Lightning numbers them by the optimizer's steps, and its job may count epochs."""
+    with session(tmp_path, "saver.py", watch=WATCH, steps_total=4) as stay:
+        assert stay.live(SETTLING).outcome is Outcome.COMPLETED
+        status = stay.status()
+        assert status is not None
+        assert "its checkpoints go beyond work.total (4): count both in the same unit" in status.warnings[0]
+
+
 def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path) -> None:
     with session(tmp_path, "saver.py", watch="ckpts/{step}.pt") as stay:
         stay.live(SETTLING)
