@@ -242,11 +242,6 @@ class Monitor:
                 f"it saved step {watcher.behind} although it was to resume at step "
                 f"{self.order.resume_step}: does the command load {{resume}}?"
             )
-        if self.committed is not None and self.committed > self.order.steps_total:
-            self.warn(
-                f"its checkpoints go beyond work.total ({self.order.steps_total:,}): count both in the same "
-                "unit, such as optimizer steps or epochs"
-            )
 
     def _hear(self, news: Committed | NotCommitted) -> None:
         if isinstance(news, NotCommitted):
@@ -264,6 +259,11 @@ class Monitor:
         if self.committed is None or manifest.ref.step > self.committed:
             self.committed = manifest.ref.step
             self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
+        if self._watcher is not None and manifest.ref.step > self.order.steps_total:
+            self.warn(
+                f"its checkpoints go beyond work.total ({self.order.steps_total:,}): count both in the same "
+                "unit, such as optimizer steps or epochs"
+            )
         self.log.say(f"committed {manifest.name}, {manifest.size / 1e6:.1f} MB in {news.seconds:.2f} s")
 
     def hear_uplink(self) -> None:

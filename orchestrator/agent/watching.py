@@ -62,7 +62,7 @@ class Watcher(threading.Thread):
         self._root = folder.checkpoints if pattern.in_checkpoints else folder.source
         self._copies = folder.watched
         self._pattern = pattern
-        self._newest = newest
+        self._resumed = self._newest = newest
         self._clock = clock
         self._settle = settle_seconds
         self._offer, self._reached, self._every = offer, reached, every
@@ -101,6 +101,7 @@ class Watcher(threading.Thread):
             return
         for later, each in enumerate(reversed(new)):
             if self._has_settled(each, now, later > 0) and self._take(each):
+                self._pass_over(new[: len(new) - later - 1])
                 return
 
     def _look_last(self) -> None:
@@ -109,6 +110,10 @@ class Watcher(threading.Thread):
         for later, each in enumerate(reversed(self._new(now))):
             if self._has_settled(each, now, later > 0 or not self._killed) and self._take(each):
                 return
+
+    def _pass_over(self, older: list[_Candidate]) -> None:
+        """What was saved before the one that was taken is not worth a copy any more."""
+        self._taken |= {each.path: each.signature for each in older}
 
     def _new(self, now: float) -> list[_Candidate]:
         """What was not taken yet, oldest first."""
@@ -175,7 +180,7 @@ class Watcher(threading.Thread):
             return False
         self._taken[each.path] = signature
         self._taken_at, self.trouble = self._clock.monotonic(), ""
-        if self._newest is not None and step < self._newest:
+        if self._resumed is not None and step < self._resumed:
             self.behind = step
         self._newest = step
         self._offer(target)

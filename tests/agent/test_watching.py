@@ -153,6 +153,27 @@ def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> Non
         assert stay.end().outcome is Outcome.STOPPED
 
 
+def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None:
+    """Several saves lie there at the first look, and no later one follows for a while."""
+    script = (
+        "import pathlib, time\n"
+        "for step in (1, 2, 3): pathlib.Path(f'ckpt_{step}.pt').write_bytes(b'state')\n"
+        "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    with session(tmp_path / "s", "train.py", source=source, watch="ckpt_{step}.pt") as stay:
+        stay.start(SETTLING)
+        wait_until(lambda: newest(stay).ref.step == 3, "the newest one")
+        beats = stay.wait_for(lambda status: status.heartbeat > 3, "time to pass").heartbeat
+        stay.wait_for(lambda status: status.heartbeat > beats + 20, "time to pass")
+        (tmp_path / "s" / "work" / "source" / "end").touch()
+        assert stay.end().step == 3
+        assert "committed 0000000001" not in stay.log()
+        assert stay.status().warnings == ()  # type: ignore[union-attr]
+
+
 def test_what_the_source_brought_is_no_checkpoint(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "checkpoints").mkdir(parents=True)
