@@ -22,6 +22,7 @@ from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
 from orchestrator.files import copy_file
 
+_STILL_SECONDS_MAX = 120.0
 _COPIES_MAX = 5  # of a file that changes while it is copied
 
 Signature = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, when written (ns), inode
@@ -29,12 +30,14 @@ Signature = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, w
 
 @dataclass
 class _Candidate:
-    """Something that matches the pattern, as it was last seen; it has been so since `since`."""
+    """Something that matches the pattern, as it was last seen; it has been so since `since`. This save of it
+    began at `began`."""
 
     path: str
     saved: Saved
     signature: Signature
     since: float
+    began: float
     order: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,14 +127,19 @@ class Watcher(threading.Thread):
 
     def _known(self, each: _Candidate) -> _Candidate:
         before = self._seen.get(each.path)
-        return before if before is not None and before.signature == each.signature else each
+        if before is None or before.signature == self._taken.get(each.path):
+            return each
+        if before.signature != each.signature:
+            each.began = before.began
+            return each
+        return before
 
     def _find(self, now: float) -> Iterator[_Candidate]:
         for path in self._matching(self._root, 0):
             name = path.relative_to(self._root).as_posix()
             saved, signature = self._pattern.match(name), self._signature(path)
             if saved is not None and signature:
-                yield _Candidate(name, saved, signature, now)
+                yield _Candidate(name, saved, signature, now, now)
 
     def _matching(self, folder: Path, depth: int) -> Iterator[Path]:
         """What matches the pattern below a folder. Follows no link."""
@@ -149,10 +157,12 @@ class Watcher(threading.Thread):
 
     def _has_settled(self, each: _Candidate, now: float, is_left: bool) -> bool:
         """Whether nobody is writing it any more. `is_left`: the script has gone on since, or has ended by
-        itself. A single file may also say by itself that it is whole."""
+        itself. A single file may also say by itself that it is whole. A folder may get its next file after a
+        while, in which nothing is open: it must be still for as long as it took so far."""
         whole = self._wholeness(each)
         alone = [name for name, *_ in each.signature] == [each.path]
-        if whole is False or not (is_left or now - each.since >= self._settle or (alone and whole)):
+        still = max(self._settle, 0.0 if alone else min(each.since - each.began, _STILL_SECONDS_MAX))
+        if whole is False or not (is_left or now - each.since >= still or (alone and whole)):
             return False
         return not is_being_written({str((self._root / name).resolve()) for name, *_ in each.signature})
 

@@ -153,6 +153,29 @@ def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> Non
         assert stay.end().outcome is Outcome.STOPPED
 
 
+def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> None:
+    """As if the optimizer of a large model was gathered between two files, for longer than the settle time."""
+    script = (
+        "import pathlib, time\n"
+        "folder = pathlib.Path('checkpoint-5')\n"
+        "folder.mkdir()\n"
+        "for number in range(20):\n"
+        "    (folder / f'part-{number}').write_bytes(b'state')\n    time.sleep(0.1)\n"
+        "time.sleep(0.5)\n"
+        "(folder / 'last').write_bytes(b'state')\n"
+        "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    with session(tmp_path / "s", "train.py", source=source, watch="checkpoint-{step}") as stay:
+        stay.start(SETTLING)
+        saved = newest(stay)
+        assert len(saved.files) == 21
+        (tmp_path / "s" / "work" / "source" / "end").touch()
+        stay.end()
+
+
 def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None:
     """Several saves lie there at the first look, and no later one follows for a while."""
     script = (
