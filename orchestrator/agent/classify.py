@@ -48,7 +48,7 @@ class Ending:
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
-    first loss that was not finite, in words. `counted`: the steps of the checkpoints are a count of the saves,
+    first loss that was not finite, in words. `counted`: the checkpoints' steps are a count of the saves,
     because the command tells no other.
     """
 

@@ -141,7 +141,7 @@ def test_the_script_may_remove_and_change_what_was_taken(tmp_path: Path) -> None
 
 
 def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> None:
-    """More often than the agent can look at who is writing it. The first is step 1, so that it is progress."""
+    """More often than the agent can look at who writes it. The first is step 1, so that it is progress."""
     flags = ("--every", "1", "--pause", "0.001", "--to", "last.pt")
     with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="last.pt", steps_total=10**6) as stay:
         agent = stay.start(SETTLING)
@@ -154,7 +154,7 @@ def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> Non
 
 
 def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> None:
-    """As if the optimizer of a large model was gathered between two files, for longer than the settle time."""
+    """As if the optimizer of a large model was gathered between two files, longer than the settle time."""
     script = (
         "import pathlib, time\n"
         "folder = pathlib.Path('checkpoint-5')\n"
