@@ -21,6 +21,7 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/platforms/test_colab.py",
     "tests/platforms/test_colab_trial.py",
     "tests/cli/test_colab_live.py",
+    "tests/first_hour/test_first_hour.py",
     "tests/end_to_end/test_failures.py",
     "tests/end_to_end/test_own_image.py",
     "tests/end_to_end/test_torture.py",

@@ -49,7 +49,8 @@ class Ending:
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
     first loss that was not finite, in words. `before_stop` is the step of the newest save before the agent
-    asked the command to leave.
+    asked the command to leave. `counted`: the checkpoints' steps are a count of the saves, because the
+    command tells no other.
     """
 
     exit_code: int
@@ -65,6 +66,7 @@ class Ending:
     refused: bool = False
     diverged: str = ""
     before_stop: int = 0
+    counted: bool = False
 
     @property
     def saved_when_asked(self) -> bool:
@@ -82,8 +84,9 @@ class Ending:
 
     @property
     def finished(self) -> bool:
-        """Whether all steps of the job are known to be done."""
-        return max(self.newest or 0, self.reached or 0) >= self.steps_total
+        """Whether all steps of the job are known to be done. More steps than these are of another unit, such
+        as the optimizer's in a job that counts epochs, and tell nothing."""
+        return not self.counted and max(self.newest or 0, self.reached or 0) == self.steps_total
 
 
 def classify(ending: Ending) -> tuple[Outcome, str]:
@@ -125,6 +128,8 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if behind and (error := last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)
+    if ending.counted and newest is not None:
+        return Outcome.COMPLETED, f"completed; last checkpoint: save {newest}{_unpublished(ending)}"
     told = f"completed at step {at}" if at or newest is not None else "completed"
     if at < ending.steps_total and (newest is not None or reached is not None):
         told += f" of {ending.steps_total}: it stopped early by itself"

@@ -71,6 +71,7 @@ class Monitor:
         )
         self.committer = Committer(self.outbox, self.clock, settings.commit_retry)
         self.committer.start()
+        self._pattern = None if order.watch is None else SavePattern.parse(order.watch)
         self._watcher = self._watch()
         self.pump = threading.Thread(target=log.pump, args=(leader.output,), name="log", daemon=True)
         self.pump.start()
@@ -93,11 +94,11 @@ class Monitor:
 
     def _watch(self) -> Watcher | None:
         """Starts to watch for what the command saves by itself, if the job says where."""
-        if self.order.watch is None:
+        if self._pattern is None:
             return None
         watcher = Watcher(
             self.folder,
-            SavePattern.parse(self.order.watch),
+            self._pattern,
             self.order.resume_step if self.order.resume else None,
             self.clock,
             self.settings.settle,
@@ -172,6 +173,7 @@ class Monitor:
             refused=self._refused,
             diverged=self._diverged(),
             before_stop=self._before_stop,
+            counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)
         if self._stop is Stop.DISK:
@@ -263,6 +265,11 @@ class Monitor:
         if self.committed is None or manifest.ref.step > self.committed:
             self.committed = manifest.ref.step
             self.report.checkpoint, self.report.checkpoint_step = manifest.name, manifest.ref.step
+        if self._watcher is not None and manifest.ref.step > self.order.steps_total:
+            self.warn(
+                f"its checkpoints go beyond work.total ({self.order.steps_total:,}): count both in the same "
+                "unit, such as optimizer steps or epochs"
+            )
         self.log.say(f"committed {manifest.name}, {manifest.size / 1e6:.1f} MB in {news.seconds:.2f} s")
 
     def hear_uplink(self) -> None:

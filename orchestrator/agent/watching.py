@@ -22,17 +22,22 @@ from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
 from orchestrator.files import copy_file
 
+_STILL_SECONDS_MAX = 120.0
+_COPIES_MAX = 5  # of a file that changes while it is copied
+
 Signature = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, when written (ns), inode
 
 
 @dataclass
 class _Candidate:
-    """Something that matches the pattern, as it was last seen; it has been so since `since`."""
+    """Something that matches the pattern, as it was last seen; it has been so since `since`. This save of it
+    began at `began`."""
 
     path: str
     saved: Saved
     signature: Signature
     since: float
+    began: float
     order: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,7 +65,7 @@ class Watcher(threading.Thread):
         self._root = folder.checkpoints if pattern.in_checkpoints else folder.source
         self._copies = folder.watched
         self._pattern = pattern
-        self._newest = newest
+        self._resumed = self._newest = newest
         self._clock = clock
         self._settle = settle_seconds
         self._offer, self._reached, self._every = offer, reached, every
@@ -99,6 +104,7 @@ class Watcher(threading.Thread):
             return
         for later, each in enumerate(reversed(new)):
             if self._has_settled(each, now, later > 0) and self._take(each):
+                self._pass_over(new[: len(new) - later - 1])
                 return
 
     def _look_last(self) -> None:
@@ -107,6 +113,10 @@ class Watcher(threading.Thread):
         for later, each in enumerate(reversed(self._new(now))):
             if self._has_settled(each, now, later > 0 or not self._killed) and self._take(each):
                 return
+
+    def _pass_over(self, older: list[_Candidate]) -> None:
+        """What was saved before the one that was taken is not worth a copy any more."""
+        self._taken |= {each.path: each.signature for each in older}
 
     def _new(self, now: float) -> list[_Candidate]:
         """What was not taken yet, oldest first."""
@@ -117,14 +127,19 @@ class Watcher(threading.Thread):
 
     def _known(self, each: _Candidate) -> _Candidate:
         before = self._seen.get(each.path)
-        return before if before is not None and before.signature == each.signature else each
+        if before is None or before.signature == self._taken.get(each.path):
+            return each
+        if before.signature != each.signature:
+            each.began = before.began
+            return each
+        return before
 
     def _find(self, now: float) -> Iterator[_Candidate]:
         for path in self._matching(self._root, 0):
             name = path.relative_to(self._root).as_posix()
             saved, signature = self._pattern.match(name), self._signature(path)
             if saved is not None and signature:
-                yield _Candidate(name, saved, signature, now)
+                yield _Candidate(name, saved, signature, now, now)
 
     def _matching(self, folder: Path, depth: int) -> Iterator[Path]:
         """What matches the pattern below a folder. Follows no link."""
@@ -142,10 +157,12 @@ class Watcher(threading.Thread):
 
     def _has_settled(self, each: _Candidate, now: float, is_left: bool) -> bool:
         """Whether nobody is writing it any more. `is_left`: the script has gone on since, or has ended by
-        itself. A single file may also say by itself that it is whole."""
+        itself. A single file may also say by itself that it is whole. A folder may get its next file after a
+        while, in which nothing is open: it must be still for as long as it took so far."""
         whole = self._wholeness(each)
         alone = [name for name, *_ in each.signature] == [each.path]
-        if whole is False or not (is_left or now - each.since >= self._settle or (alone and whole)):
+        still = max(self._settle, 0.0 if alone else min(each.since - each.began, _STILL_SECONDS_MAX))
+        if whole is False or not (is_left or now - each.since >= still or (alone and whole)):
             return False
         return not is_being_written({str((self._root / name).resolve()) for name, *_ in each.signature})
 
@@ -161,12 +178,9 @@ class Watcher(threading.Thread):
         step = self._step(each.saved)
         draft, target = self._copies / ".tmp-copy", self._copies / f"step-{step}"
         try:
-            shutil.rmtree(draft, ignore_errors=True)
-            for name, *_ in each.signature:
-                (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                copy_file(self._root / name, draft / name)
-            if self._signature(self._root / each.path) != each.signature:
-                return False  # it changed meanwhile
+            signature = self._copy(each, draft)
+            if not signature:
+                return False
             shutil.rmtree(target, ignore_errors=True)
             draft.rename(target)
         except FileNotFoundError:
@@ -174,22 +188,41 @@ class Watcher(threading.Thread):
         except OSError as error:
             self.trouble = f"{each.path} could not be copied: {error.strerror or error}"
             return False
-        self._taken[each.path] = each.signature
+        self._taken[each.path] = signature
         self._taken_at, self.trouble = self._clock.monotonic(), ""
-        if self._newest is not None and step < self._newest:
+        if self._resumed is not None and step < self._resumed:
             self.behind = step
         self._newest = step
         self._offer(target)
         return True
 
+    def _copy(self, each: _Candidate, draft: Path) -> Signature:
+        """What was copied; empty if it changed meanwhile.
+
+        A script may overwrite its one file more often than anybody can look at it. If the copy says by itself
+        that it is whole, then it is, whatever the file was when it was looked at first.
+        """
+        for _ in range(_COPIES_MAX):
+            before = self._signature(self._root / each.path)
+            shutil.rmtree(draft, ignore_errors=True)
+            for name, *_ in before:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_file(self._root / name, draft / name)
+            told = [name for name, *_ in before] == [each.path] and is_whole(draft / each.path)
+            if not told and before != each.signature:
+                break
+            if self._signature(self._root / each.path) == before:
+                return before
+        return ()
+
     def _step(self, saved: Saved) -> int:
-        """The script's own count. Without one, the last step that it reported, and always a later one."""
+        """The script's own count. Without one, the last step that it reported, and always a later one. The
+        first is 1: a checkpoint at step 0 is no progress."""
         if saved.step is not None:
             return saved.step
-        later = -1 if self._newest is None else self._newest
         if saved.epoch is not None:
             return saved.epoch
-        return max(later + 1, self._reached() or 0)
+        return max((self._newest or 0) + 1, self._reached() or 0)
 
     def _signature(self, path: Path) -> Signature:
         """All plain files of what was saved; empty if there are none, or it is gone."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -138,6 +140,63 @@ def test_the_script_may_remove_and_change_what_was_taken(tmp_path: Path) -> None
         assert stay.end().outcome is Outcome.STOPPED
 
 
+def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> None:
+    """More often than the agent can look at who writes it. The first is step 1, so that it is progress."""
+    flags = ("--every", "1", "--pause", "0.001", "--to", "last.pt")
+    with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="last.pt", steps_total=10**6) as stay:
+        agent = stay.start(SETTLING)
+        saved = newest(stay)
+        assert saved.ref.step >= 1
+        with zipfile.ZipFile(io.BytesIO(stay.content(saved, "last.pt"))) as archive:
+            assert archive.read("state") == weights_after(int(archive.read("step")))
+        agent.send_signal(signal.SIGTERM)
+        assert stay.end().outcome is Outcome.STOPPED
+
+
+def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> None:
+    """As if the optimizer of a large model was gathered between two files, longer than the settle time."""
+    script = (
+        "import pathlib, time\n"
+        "folder = pathlib.Path('checkpoint-5')\n"
+        "folder.mkdir()\n"
+        "for number in range(20):\n"
+        "    (folder / f'part-{number}').write_bytes(b'state')\n    time.sleep(0.1)\n"
+        "time.sleep(0.5)\n"
+        "(folder / 'last').write_bytes(b'state')\n"
+        "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    with session(tmp_path / "s", "train.py", source=source, watch="checkpoint-{step}") as stay:
+        stay.start(SETTLING)
+        saved = newest(stay)
+        assert len(saved.files) == 21
+        (tmp_path / "s" / "work" / "source" / "end").touch()
+        stay.end()
+
+
+def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None:
+    """Several saves lie there at the first look, and no later one follows for a while."""
+    script = (
+        "import pathlib, time\n"
+        "for step in (1, 2, 3): pathlib.Path(f'ckpt_{step}.pt').write_bytes(b'state')\n"
+        "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
+    )
+    source = tmp_path / "source"
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    with session(tmp_path / "s", "train.py", source=source, watch="ckpt_{step}.pt") as stay:
+        stay.start(SETTLING)
+        wait_until(lambda: newest(stay).ref.step == 3, "the newest one")
+        beats = stay.wait_for(lambda status: status.heartbeat > 3, "time to pass").heartbeat
+        stay.wait_for(lambda status: status.heartbeat > beats + 20, "time to pass")
+        (tmp_path / "s" / "work" / "source" / "end").touch()
+        assert stay.end().step == 3
+        assert "committed 0000000001" not in stay.log()
+        assert stay.status().warnings == ()  # type: ignore[union-attr]
+
+
 def test_what_the_source_brought_is_no_checkpoint(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "checkpoints").mkdir(parents=True)
@@ -187,6 +246,15 @@ def test_a_near_miss_is_told_with_the_line_to_add(
         assert status is not None
         assert line in status.warnings[0]
         assert stay.outputs()
+
+
+def test_checkpoints_of_another_unit_than_the_jobs_are_told(tmp_path: Path) -> None:
+    """Lightning numbers them by the optimizer's steps, and its job may count epochs."""
+    with session(tmp_path, "saver.py", watch=WATCH, steps_total=4) as stay:
+        assert stay.live(SETTLING).outcome is Outcome.COMPLETED
+        status = stay.status()
+        assert status is not None
+        assert "its checkpoints go beyond work.total (4): count both in the same unit" in status.warnings[0]
 
 
 def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path) -> None:

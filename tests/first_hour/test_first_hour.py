@@ -1,0 +1,113 @@
+"""The first hour with one's own script: submitted, its machine lost, its time over, resumed and pulled."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from orchestrator.core.lifecycle import Phase
+from orchestrator.core.order import Outcome
+from tests.end_to_end.user import ROOT, User
+from tests.first_hour.person import Person, differing
+from tests.first_hour.stories import CROSSVAL, STORIES, WRONG, Story, table
+
+pytestmark = pytest.mark.timeout(1200)
+
+
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.folder)
+def test_a_script_that_knows_nothing_of_us_is_finished(user: User, story: Story) -> None:
+    person = Person(user, story)
+    person.submit()
+    person.loses_the_machine()
+    person.meets_the_limit()
+    user.wait_for_end(person.run)
+    check_endings(person)
+    checkpoint = person.pull("checkpoint")
+    outputs = person.pull("outputs", "--outputs") if story.leaves else user.folder / "no-outputs"
+    check_went_on(person, outputs)
+    check_result(person, checkpoint, outputs)
+    user.run("down")
+    user.wait_for_silence()
+
+
+def test_a_script_without_checkpoints_is_done_and_said_not_to_be_resumable(user: User) -> None:
+    person = Person(user, CROSSVAL)
+    person.submit()
+    person.loses_the_machine_after("penalty 1")
+    user.wait_for_end(person.run)
+    assert [ending.outcome for ending in person.endings()] == [Outcome.LOST, Outcome.COMPLETED]
+    assert "not resumable: no checkpoint, see docs/any-script.md" in user.run("show", person.run)
+    assert "has no checkpoint yet" in user.run("pull", person.run, expect=2)
+    outputs = person.pull("outputs", "--outputs")
+    assert differing(CROSSVAL.exact, person.by_hand(), outputs) == []
+
+
+def test_a_wrong_script_is_not_repeated_and_goes_on_once_it_is_fixed(user: User) -> None:
+    """A wrong import, then a wrong name in epoch 30. The fixed code finishes what the wrong one has begun."""
+    person = Person(user, WRONG)
+    person.submit()
+    user.wait_for_end(person.run, Phase.FAILED)
+    assert len(person.orders()) == 1
+    told = user.run("show", person.run)
+    assert "ModuleNotFoundError: No module named 'nunpy'" in told
+    assert "it would fail again, so it is not repeated" in told
+    user.run("retry", person.run, "--source", str(person.folder / "second"))
+    user.wait_for_end(person.run, Phase.FAILED)
+    told = user.run("show", person.run)
+    assert "the same error at step 29 as in the session before, so it is not repeated" in told
+    assert "NameError: name 'vall_loss' is not defined" in told
+    user.run("retry", person.run, "--source", str(person.folder / "fixed"))
+    person.loses_the_machine_after("epoch 35 ")
+    user.wait_for_end(person.run)
+    resumed = [order.resume_step for order in person.orders()]
+    assert resumed[:4] == [0, 0, 29, 29]
+    assert len(resumed) == 5
+    assert person.told(person.logs()[-1])[0] == resumed[-1] + 1
+    assert differing(WRONG.exact, person.by_hand("fixed"), person.pull("checkpoint")) == []
+
+
+def test_the_table_in_the_docs_counts_what_is_there() -> None:
+    text = (ROOT / "docs" / "any-script.md").read_text(encoding="utf-8")
+    assert "\n".join(table()) in text
+
+
+def check_endings(person: Person) -> None:
+    """A lost machine, a limit, and perhaps more of them on a busy machine; then the end."""
+    outcomes = [ending.outcome for ending in person.endings()]
+    assert outcomes[0] is Outcome.LOST
+    assert outcomes[-1] is Outcome.COMPLETED
+    assert set(outcomes[1:-1]) == {Outcome.STOPPED}
+    assert any("the session's deadline" in ending.message for ending in person.endings())
+
+
+def check_went_on(person: Person, outputs: Path) -> None:
+    """Each session continued from the newest checkpoint, none left anything out, and the last came to the
+    end."""
+    story, orders = person.story, person.orders()
+    texts = person.logs()
+    if story.told_in:  # of the last session
+        texts = ["".join(path.read_text() for path in sorted(outputs.glob(story.told_in)))]
+        orders = orders[-1:]
+    trained = [person.told(text) for text in texts]
+    assert len(trained) == len(orders)
+    for numbers in trained:
+        assert numbers == list(range(numbers[0], numbers[-1] + 1, story.stride))
+    for before, after in pairwise(trained):
+        assert before[0] < after[0] <= before[-1] + story.stride
+    assert trained[-1][-1] == story.last
+    resumed = [order.resume_step for order in orders]
+    assert resumed == sorted(resumed)
+    if story.numbered:
+        assert [numbers[0] - story.stride for numbers in trained] == resumed
+
+
+def check_result(person: Person, checkpoint: Path, outputs: Path) -> None:
+    story = person.story
+    if story.exact or story.others:
+        alone = person.by_hand()
+        assert differing(story.exact, alone, checkpoint, outputs) == []
+        assert differing(story.others, alone, checkpoint, outputs) == list(story.others)
+        assert all((checkpoint / name).exists() for name in story.others)
+    assert [name for name in story.leaves if not list(outputs.glob(name))] == []
