@@ -49,6 +49,10 @@ class Story:
     is_folder: bool = False
 
 
+_CELLS = (
+    "import json; exec(chr(10).join(''.join(each['source']) "
+    "for each in json.load(open('train.ipynb'))['cells'] if each['cell_type'] == 'code'))"
+)
 STORIES = (
     Story(
         "cnn", "plain PyTorch, `torch.save` each epoch", "python train.py --epochs 12",
@@ -79,17 +83,11 @@ STORIES = (
         saves="checkpoints/last.npz", told=r"^step (\d+):", last=30000, stride=500, numbered=False,
         exact=("checkpoints/last.npz", "predictions.csv"), leaves=("predictions.csv",),
     ),
-)  # fmt: skip
-
-_CELLS = (
-    "import json; exec(chr(10).join(''.join(each['source']) "
-    "for each in json.load(open('train.ipynb'))['cells'] if each['cell_type'] == 'code'))"
-)
-# To be added to STORIES, and its row to the docs, as soon as `command: train.ipynb` is executed.
-NOTEBOOK = Story(
-    "notebook", "a notebook that looks for its newest checkpoint", f'python -c "{_CELLS}"',
-    saves="checkpoints/epoch_*.npz", told=r"^epoch (\d+):", last=80,
-    exact=("checkpoints/epoch_80.npz", "denoised.csv"), leaves=("denoised.csv",),
+    Story(
+        "notebook", "a notebook that looks for its newest checkpoint", f'python -c "{_CELLS}"',
+        saves="checkpoints/epoch_*.npz", told=r"^epoch (\d+):", last=80,
+        exact=("checkpoints/epoch_80.npz", "denoised.csv"), leaves=("denoised.csv",),
+    ),
 )  # fmt: skip
 
 # Without checkpoints, and with two mistakes to fix on the way: they have tests of their own.
