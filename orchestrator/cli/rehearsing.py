@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
-from orchestrator.rehearsal.course import Grade, Rehearsed
+from orchestrator.rehearsal.judging import Grade, Rehearsed
 from orchestrator.rehearsal.legs import Leg
 
 _MEANINGS = {

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,13 +16,13 @@ from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import Job, Keep
 from orchestrator.core.offer import Choice
-from orchestrator.core.order import EndAt, Order, Result
+from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Sighting
-from orchestrator.errors import OrchestratorError
-from orchestrator.platforms.platform import Platform, Sight
+from orchestrator.core.session import Sighting, StopReply
+from orchestrator.errors import OrchestratorError, Transient
+from orchestrator.platforms.platform import Cleaning, Platform, Sight
 from orchestrator.rehearsal import witness
-from orchestrator.rehearsal.comparing import Seen, trace
+from orchestrator.rehearsal.comparing import Seen, opened, trace
 from orchestrator.session import saying
 from orchestrator.session.layout import CHECKPOINTS, MANIFEST, blob_path
 from orchestrator.session.outbox import collect
@@ -39,7 +40,8 @@ _POLL_SECONDS = 0.2
 @dataclass(frozen=True)
 class Leg:
     """What one session left. `seconds` it took. `late`: it was stopped because nothing happened for too long.
-    `into`: the folder with its checkpoints, in outbox layout."""
+    `into`: the folder with its checkpoints, in outbox layout. `opened`: the witness saw that what it was to
+    resume was read."""
 
     name: str
     session: str
@@ -50,6 +52,12 @@ class Leg:
     warnings: tuple[str, ...]
     seconds: float
     late: bool = False
+    opened: bool = False
+
+    @property
+    def completed(self) -> bool:
+        """Whether it trained to its last step."""
+        return not self.late and self.result is not None and self.result.outcome is Outcome.COMPLETED
 
     @property
     def newest(self) -> Manifest | None:
@@ -125,7 +133,7 @@ class Ground:
         never, moved_at, newest, asked = threading.Event(), began, "", False
         while True:
             sight = self.platform.observe([session]).get(session)
-            if sight is not None and sight.sighting is Sighting.ENDED:
+            if sight is not None and sight.sighting in (Sighting.ENDED, Sighting.ABSENT):
                 return not asked
             now = self.clock.monotonic()
             checkpoint = _checkpoint(sight)
@@ -137,8 +145,10 @@ class Ground:
             self.clock.wait(never, _POLL_SECONDS)
 
     def _end(self, session: str) -> None:
-        """Also after Ctrl-C: a session must not outlive its rehearsal."""
-        self.platform.stop(session)
+        """Also after Ctrl-C: a session must not outlive its rehearsal. What still runs is killed at once,
+        because nobody waits for what it would save."""
+        if self.platform.stop(session) is not StopReply.ENDED:
+            self._kill(session)
         never = threading.Event()
         while True:
             sight = self.platform.observe([session]).get(session)
@@ -146,6 +156,14 @@ class Ground:
                 break
             self.clock.wait(never, _POLL_SECONDS)
         self.platform.discard(session)
+
+    def _kill(self, session: str) -> None:
+        if not isinstance(self.platform, Cleaning):
+            return
+        for leftover in self.platform.leftovers():
+            if leftover.session == session and leftover.alive:
+                with suppress(Transient):  # it is dying
+                    self.platform.remove(leftover)
 
     def _read(self, name: str, order: Order, late: bool, seconds: float) -> Leg:
         into = self.folder / order.session
@@ -158,9 +176,10 @@ class Ground:
         kept = [each for each in manifests if each.ref.outputs]
         warnings = () if said.status is None else said.status.warnings
         checkpoints = tuple(each for each in manifests if not each.ref.outputs)
+        noted = _noted(into, kept)
         return Leg(
-            name, order.session, into, said.result, checkpoints, trace(_noted(into, kept)), warnings, seconds,
-            late,
+            name, order.session, into, said.result, checkpoints, trace(noted), warnings, seconds, late,
+            opened(noted),
         )  # fmt: skip
 
 

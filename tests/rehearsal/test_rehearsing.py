@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.client import Client
 from orchestrator.errors import InputError, SpecError
-from orchestrator.rehearsal.course import Grade, Rehearsed
+from orchestrator.rehearsal.judging import Grade, Rehearsed
 from tests.cli.calls import Caller, caller
 
 HERE = Path(__file__).parent
