@@ -25,24 +25,30 @@ def rehearse(ground: Ground, job: Job, steps: int | None) -> Rehearsed:
     total = job.work.total if steps is None else steps
     if shortens and steps is None:
         ground.say("how fast it trains and saves…")
-        first = _paced(ground, total)
+        numbered = judging.is_numbered(job)
+        first = _paced(ground, total, numbered=numbered)
         if first.newest is None:
             return judging.without_checkpoint(ground, first)
-        total = min(total, _steps(first))
+        reached = _reached(first, numbered=numbered)
+        if reached is None:
+            return judging.of_unknown_length(ground)
+        total = min(total, _steps(first, reached))
     end = None if shortens else EndAt(_WHOLE_SAVES)
     ground.say(f"{total:,} steps without interruption…" if shortens else "without interruption…")
     whole = ground.leg("whole", total, end)
     if whole.newest is None:
         return judging.without_checkpoint(ground, whole)
     if len(whole.steps) == 1 and whole.completed:
-        return judging.saved_once(ground, whole)
-    saves = _stops_after(whole)
-    ground.say(f"the same, stopped at its checkpoint number {saves}…")
-    stopped = ground.leg("stopped", total, EndAt(saves))
+        return judging.saved_once(ground)
+    stopped = _stopped(ground, whole, total)
     if stopped.newest is None:
         return judging.without_checkpoint(ground, stopped)
+    if _is_over(stopped, whole):
+        return judging.too_short(ground)
     ground.say(f"resumed at step {stopped.newest.ref.step:,}, and killed at its next checkpoint…")
     killed = ground.leg("killed", total, EndAt(1, killed=True), stopped)
+    if killed.completed:
+        return judging.judged(ground, whole, stopped, (killed,))
     before = killed if killed.newest is not None else stopped
     assert before.newest is not None
     ground.say(f"resumed at step {before.newest.ref.step:,}, to the end…")
@@ -50,18 +56,41 @@ def rehearse(ground: Ground, job: Job, steps: int | None) -> Rehearsed:
     return judging.judged(ground, whole, stopped, (killed, resumed))
 
 
-def _paced(ground: Ground, total: int) -> Leg:
+def _stopped(ground: Ground, whole: Leg, total: int) -> Leg:
+    """Stopped by SIGTERM. One that goes on to its end in spite of that is killed instead."""
+    saves = _stops_after(whole)
+    ground.say(f"the same, stopped at checkpoint number {saves}…")
+    leg = ground.leg("stopped", total, EndAt(saves))
+    if not _is_over(leg, whole):
+        return leg
+    ground.say("the same, killed there, because it did not stop…")
+    return ground.leg("stopped", total, EndAt(saves, killed=True))
+
+
+def _is_over(leg: Leg, whole: Leg) -> bool:
+    """Whether a leg that was to be interrupted did all that the uninterrupted one did."""
+    return leg.completed and len(leg.steps) >= len(whole.steps)
+
+
+def _paced(ground: Ground, total: int, *, numbered: bool) -> Leg:
     """Up to the first checkpoint after step 0, where some save what they begin with."""
     first = ground.leg("pace", total, EndAt(1))
-    if first.newest is not None and first.newest.ref.step == 0:
+    if numbered and first.newest is not None and first.newest.ref.step == 0:
         first = ground.leg("pace", total, EndAt(2))
     return first
 
 
-def _steps(first: Leg) -> int:
-    """Enough for a few checkpoints, and for several passes over the data if that costs little."""
+def _reached(first: Leg, *, numbered: bool) -> int | None:
+    """How many steps it did; None if nothing tells."""
     assert first.newest is not None
-    reached = max(1, first.newest.ref.step)
+    if numbered:
+        return max(1, first.newest.ref.step)
+    reported = None if first.result is None else first.result.reached
+    return len(first.trace) or reported
+
+
+def _steps(first: Leg, reached: int) -> int:
+    """Enough for a few checkpoints, and for several passes over the data if that costs little."""
     enough = max(_STEPS_FACTOR * reached, reached + _STEPS_MORE)
     batches = max((seen.batches for seen in first.trace), default=0)
     affordable = _PASSES_SECONDS * len(first.trace) / max(first.seconds, 0.1)

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.job import Job
 from orchestrator.core.order import Outcome
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.files import remove_tree
@@ -90,6 +91,12 @@ _TEXTS = {
 _WORDS = {Lost.EVERYTHING: "starts over"}
 
 
+def is_numbered(job: Job) -> bool:
+    """Whether the step of a checkpoint is the training's own count, not ours."""
+    watch = job.checkpoint.watch
+    return watch is None or not SavePattern.parse(watch).is_unnumbered
+
+
 def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
     """The judgement if a training that began from the start left no checkpoint."""
     if _has_crashed(leg):
@@ -104,15 +111,32 @@ def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
     return Rehearsed(Grade.NOT_RESUMABLE, (finding,), tuple(ground.legs))
 
 
-def saved_once(ground: Ground, whole: Leg) -> Rehearsed:
+def saved_once(ground: Ground) -> Rehearsed:
     """The judgement if a training saved only at its end, so that it could not be interrupted before."""
-    [step] = whole.steps
     finding = Finding(
         "saves once",
-        f"its only checkpoint is that of step {step:,}, at its end: a session that ends earlier loses all",
+        "its only checkpoint is that of its end: a session that ends earlier loses all",
         "save every so many steps; or rehearse more steps, with --steps N",
     )
     return Rehearsed(Grade.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
+
+
+def too_short(ground: Ground) -> Rehearsed:
+    """The judgement if a training was at its end before it could be interrupted."""
+    finding = Finding(
+        "too short", "it was at its end before it could be interrupted", "rehearse more steps, with --steps N"
+    )
+    return Rehearsed(Grade.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
+
+
+def of_unknown_length(ground: Ground) -> Rehearsed:
+    """The judgement if nothing tells how many steps lie between two checkpoints."""
+    finding = Finding(
+        "unknown pace",
+        "its checkpoints have no step in their name, and it reports none",
+        "say how many steps to rehearse, with --steps N; or save as ckpt_{step}",
+    )
+    return Rehearsed(Grade.UNKNOWN, (finding,), tuple(ground.legs))
 
 
 def judged(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -> Rehearsed:
@@ -124,8 +148,8 @@ def judged(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -
         *evidence.crashed,
         *evidence.not_reproducible,
         *(_lost(what, evidence.found) for what in evidence.lost),
-        *_of_comparison(evidence),
-        *_unseen(evidence, grade),
+        *(() if evidence.crashed else _of_comparison(evidence)),
+        *(() if evidence.crashed else _unseen(evidence, grade)),
     )
     return Rehearsed(grade, findings, tuple(ground.legs), evidence.compared.at)
 
@@ -178,13 +202,19 @@ class Evidence:
             return Grade.STATE_EXACT if exact else Grade.NOT_EXACT
         if compared.counts:
             return Grade.UNKNOWN if compared.always_differs and self.is_restored else Grade.NOT_EXACT
-        return Grade.BITWISE if self.is_read and not self.lost and not self.unseeded else Grade.UNKNOWN
+        sure = self.is_read and not self.lost and not self.unseeded and not self.untold
+        return Grade.BITWISE if sure else Grade.UNKNOWN
 
     @property
     def is_another(self) -> bool:
         """Whether no two trainings are alike."""
         varies = any(each.is_state for each in self.compared.varying)
         return bool({"weights", "data"} & {*self.unseeded}) or (varies and not self.whole.trace)
+
+    @property
+    def untold(self) -> bool:
+        """Whether values that differ in every training may be its state, because no witness saw the state."""
+        return bool(self.compared.different) and not self.found
 
     @property
     def is_restored(self) -> bool:
@@ -221,23 +251,22 @@ def _saves_again(ground: Ground, before: Leg, resumed: tuple[Leg, ...]) -> bool:
     """Whether a training that was to resume a step came past it again, without having read it."""
     for leg in resumed:
         assert before.newest is not None
-        if leg.steps and not leg.opened and min(leg.steps) <= before.newest.ref.step and _is_numbered(ground):
+        if (
+            leg.steps
+            and not leg.opened
+            and min(leg.steps) <= before.newest.ref.step
+            and is_numbered(ground.job)
+        ):
             return True
         before = leg if leg.newest is not None else before
     return False
-
-
-def _is_numbered(ground: Ground) -> bool:
-    """Whether the step of a checkpoint is the training's own count."""
-    watch = ground.job.checkpoint.watch
-    return watch is None or not SavePattern.parse(watch).is_unnumbered
 
 
 def _compared(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -> Compared:
     """At the last step that both have. Where we count the checkpoints, only those at the end are the same
     step."""
     varying: tuple[Difference, ...] = ()
-    if not _is_numbered(ground):
+    if not is_numbered(ground.job):
         last = resumed[-1]
         if not (whole.completed and last.completed and whole.newest and last.newest):
             return Compared(None)
@@ -322,8 +351,9 @@ def _of_comparison(evidence: Evidence) -> Iterator[Finding]:
     if compared.counts:
         yield Finding("differs", f"at step {compared.at:,}: {contents.told(compared.counts)}")
     elif compared.different:
+        so = "it is unknown whether it was restored" if evidence.untold else "it does not count"
         told = contents.told(compared.different)
-        yield Finding("varies", f"differs in every training, so it does not count: {told}")
+        yield Finding("varies", f"differs in every training, interrupted or not, so {so}: {told}")
     at = next((each.drifts_at for each in evidence.found if each.drifts_at is not None), None)
     if at is not None and not evidence.lost:
         yield Finding(
