@@ -26,6 +26,7 @@ from orchestrator.files import copy_file
 # A folder is written file by file, with nothing open in between. Until one has shown which files there are,
 # it must not have changed for so many times as long.
 _FOLDER_FACTOR = 10
+_PAUSE_FACTOR = 10  # after a copy that failed, for so many times as long
 _YOUNG_SECONDS = 0.01  # a tick of the kernel's clock: within it, a file may change without a trace
 _LOOKS_SHARE = 20.0  # a look must take no more than this part of the time: 1 / 20
 
@@ -62,9 +63,11 @@ class Watcher(threading.Thread):
             each.path: each.signature for each in candidates(self._root, pattern)
         }
         self._steps: dict[int, str] = {}  # numbered ones: what was taken as this step
+        self._parts: set[Saved] = set()  # of which there is more than one
         self._count = 0
         self._shape: frozenset[str] | None = None  # the files of the last folder that was taken
-        self._tried_at: float | None = None
+        self._taken_at: float | None = None
+        self._paused_until = 0.0
         self._told: set[str] = set()
         self.found = 0
         self.behind: int | None = None  # a step that was saved although the session resumed a later one
@@ -95,7 +98,7 @@ class Watcher(threading.Thread):
     def _look(self) -> None:
         now = self._clock.monotonic()
         new, every = self._new(now), self._every()
-        if self._tried_at is not None and now - self._tried_at < every:
+        if now < self._paused_until or (self._taken_at is not None and now - self._taken_at < every):
             return
         if every <= 0.0:
             for number, each in enumerate(new, 1):
@@ -120,11 +123,11 @@ class Watcher(threading.Thread):
         for each in self._seen.values():
             if each.odd:
                 self._warn(f"{each.path!a} is not taken as a checkpoint: {each.odd}")
-        fresh = (each for each in self._seen.values() if self._is_fresh(each))
+        fresh = (each for each in self._seen.values() if self._is_fresh(each, each.saved))
         return sorted(fresh, key=lambda each: each.order)
 
-    def _is_fresh(self, each: Candidate) -> bool:
-        return not each.odd and self._taken.get(each.path) != each.signature
+    def _is_fresh(self, each: Candidate, saved: Saved) -> bool:
+        return not each.odd and each.saved == saved and self._taken.get(each.path) != each.signature
 
     def _known(self, each: Candidate, now: float) -> Candidate:
         before = self._seen.get(each.path)
@@ -183,7 +186,8 @@ class Watcher(threading.Thread):
         except FileNotFoundError:
             return False  # the script has removed it
         except OSError as error:
-            self._tried_at = self._clock.monotonic()  # not at once again: that would fill the disk again
+            pause = max(self._every(), _PAUSE_FACTOR * self._settle)  # the disk may be full
+            self._paused_until = self._clock.monotonic() + pause
             self._warn(f"{each.path!a} could not be copied: {error.strerror or error}")
             return False
         finally:
@@ -219,25 +223,26 @@ class Watcher(threading.Thread):
         return False
 
     def _is_part(self, each: Candidate, step: int) -> bool:
-        """Whether something else was taken as this step: the checkpoint may need both."""
-        numbered = each.saved != Saved(None, None)
-        fresh = (other for other in self._seen.values() if self._is_fresh(other))
-        rivals = {other.path for other in fresh if numbered and other.saved == each.saved}
-        rivals |= {self._steps.get(step, each.path)}
-        rivals -= {each.path}
-        if not rivals:
+        """Whether there is something else of the same step: the checkpoint may need both."""
+        if each.saved == Saved(None, None):
             return False
+        fresh = {other.path for other in self._seen.values() if self._is_fresh(other, each.saved)}
+        rivals = (fresh | {self._steps.get(step, each.path)}) - {each.path}
+        if not rivals and each.saved not in self._parts:
+            return False
+        if each.saved not in self._parts:
+            both = " and ".join(ascii(name) for name in sorted((each.path, min(rivals))))
+            self._warn(
+                f"{both} are both step {step}, so neither may be all of it: save a step's files into one "
+                "folder, and watch that"
+            )
+        self._parts.add(each.saved)
         self._taken[each.path] = each.signature
-        both = " and ".join(ascii(name) for name in sorted((each.path, min(rivals))))
-        self._warn(
-            f"{both} are both step {step}, so neither may be all of it: save a step's files into one folder, "
-            f"and watch that"
-        )
         return True
 
     def _note(self, each: Candidate, step: int) -> None:
         self._taken[each.path] = each.signature
-        self._tried_at = self._clock.monotonic()
+        self._taken_at = self._clock.monotonic()
         if each.saved != Saved(None, None):
             self._steps[step] = each.path
         if not each.is_file:
