@@ -19,14 +19,21 @@ from tests.agent.test_session import weights_after
 from tests.waiting import wait_until
 
 SETTLING = replace(QUICK, settle=0.15, save_floor=0.0, save_ceiling=0.0, scan=0.1)
+COPIED_BYTES_MAX = 64 << 20  # of one file, by an agent with `limited`: a fault must not fill the disk
 BEGIN = """\
-import os, pathlib, shutil, socket, sys, time, zipfile
+import os, pathlib, resource, shutil, socket, sys, time, zipfile
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 out = pathlib.Path("out")
 out.mkdir()
 def wait_for(name):
     while not pathlib.Path(name).exists():
         time.sleep(0.01)
 """
+
+
+def limited() -> None:
+    """In a new agent, before it begins. The script lifts the limit for itself."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (COPIED_BYTES_MAX, resource.RLIM_INFINITY))
 
 
 def written(folder: Path, script: str) -> Path:
@@ -81,7 +88,7 @@ if sys.argv[1:]:
 def test_odd_things_are_told_and_not_taken(tmp_path: Path, runs_on: tuple[str, ...]) -> None:
     source = written(tmp_path, ODD)
     with session(tmp_path / "s", "train.py", *runs_on, source=source, watch="out/ckpt_{step}") as stay:
-        stay.start(SETTLING)
+        stay.start(SETTLING, preexec_fn=limited)
         work = tmp_path / "s" / "work" / "source"
         if runs_on:
             wait_until(lambda: steps(stay) == [0], lambda: f"a commit: {stay.log()}")
@@ -207,19 +214,16 @@ for step in ("0010", "0020", "0015"):
 
 def test_a_full_disk_costs_the_copy_and_nothing_else(tmp_path: Path) -> None:
     """The limit of a file's size stands for it."""
-    limit = 64 << 20
     script = f"""\
-import resource
-resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 with open(out / "ckpt_1", "wb") as file:
-    file.truncate({limit + 1})
+    file.truncate({COPIED_BYTES_MAX + 1})
 wait_for("go")
 (out / "ckpt_2").write_bytes(b"small")
 wait_for("end")
 """
     source = written(tmp_path, script)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}") as stay:
-        stay.start(SETTLING, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (limit, -1)))
+        stay.start(SETTLING, preexec_fn=limited)
         stay.wait_for(lambda status: status.warnings, "a warning")
         work = tmp_path / "s" / "work"
         assert "'out/ckpt_1' could not be copied: File too large" in warnings(stay)
@@ -228,7 +232,7 @@ wait_for("end")
         wait_until(lambda: steps(stay) == [2], lambda: f"a commit: {stay.log()}")
         (work / "source" / "end").touch()
         assert stay.end().outcome is Outcome.COMPLETED
-        assert (work / "source" / "out" / "ckpt_1").stat().st_size == limit + 1
+        assert (work / "source" / "out" / "ckpt_1").stat().st_size == COPIED_BYTES_MAX + 1
 
 
 def test_odd_names_among_what_is_left_cost_a_warning(tmp_path: Path) -> None:
@@ -242,7 +246,7 @@ pathlib.Path("result.txt").write_text("1")
 """
     source = written(tmp_path, script)
     with session(tmp_path / "s", "train.py", source=source) as stay:
-        assert stay.live(SETTLING).outcome is Outcome.COMPLETED
+        assert stay.live(SETTLING, preexec_fn=limited).outcome is Outcome.COMPLETED
         assert "huge-\\udcff" in warnings(stay)
         assert set(stay.outputs()) == {"ckpt_123456789012345678901.pt", "result.txt"}
 
