@@ -108,8 +108,10 @@ def resumption(whole: Sequence[Seen], resumed: Sequence[Seen]) -> Resumption | N
     if not places:
         return Resumption(None, (Lost.WEIGHTS,))
     at = _best(whole, first, places)
-    if at == 0:
-        return Resumption(0, (Lost.EVERYTHING,))
+    if at == 0:  # with its later optimizer, only the weights are those of the start
+        return Resumption(
+            0, (Lost.WEIGHTS if _differ(whole[0].optimizer, first.optimizer) else Lost.EVERYTHING,)
+        )
     return _followed(whole, resumed, at)
 
 
@@ -133,7 +135,7 @@ def _followed(whole: Sequence[Seen], resumed: Sequence[Seen], at: int) -> Resump
             break
         random, other = differing(whole, whole[place], seen), _missing(whole, whole[place], seen)
         found = _losses(whole[place], seen, random, other)
-        later = place if found and not lost and place > at else later
+        later = place if found and not lost and not first else later
         lost += found
         generators += random
         states += other

@@ -56,6 +56,7 @@ class Witness:
         self._passes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self._length = 0
         self._others = Others()
+        self._states: dict[str, list[int]] | None = None  # before a forward pass, which may change buffers
 
     def began(self, loader: Any) -> None:
         """A data loader starts another pass over its data."""
@@ -70,8 +71,19 @@ class Witness:
             self._batches = known(batch, self._batches)
 
     def before_forward(self, *_: Any) -> None:
-        if not _compiles():
-            self._depth += 1
+        if _compiles():
+            return
+        self._depth += 1
+        if self._depth == 1 and self._states is None and torch.is_grad_enabled():
+            self._see_states()
+
+    def _see_states(self) -> None:
+        try:
+            if self._steps in _LOOKS:
+                self._others.look()
+            self._states = self._others.states()
+        except Exception:  # noqa: BLE001 - a witness must never end the training
+            self._states = {}
 
     def after_forward(self, _module: Any, inputs: Any, named: Any, _output: Any) -> None:
         if _compiles():
@@ -88,23 +100,27 @@ class Witness:
         except Exception as error:  # noqa: BLE001 - a witness must never end the training
             line = {"step": self._steps, "error": f"{type(error).__name__}: {error}"[:1000]}
         self._steps += 1
-        self._batches = self._inputs = 0
         write(self._path, line)
+
+    def after_step(self, *_: Any) -> None:
+        """Also after what the optimizer itself calls, such as the closure of LBFGS."""
+        self._batches = self._inputs = 0
+        self._states = None
 
     def _line(self, optimizer: Any) -> dict[str, Any]:
         groups = optimizer.param_groups
         params = [each for group in groups for each in group["params"]][:_TENSORS_MAX]
         state = [optimizer.state.get(each, {}) for each in params]
         state += [{key: value for key, value in group.items() if key != "params"} for group in groups]
-        if self._steps in _LOOKS:
-            self._others.look()
+        if self._states is None:
+            self._see_states()
         return {
             "step": self._steps,
             "weights": checksum(params),
             "optimizer": known([sorted(each.items(), key=lambda item: str(item[0])) for each in state]),
             "data": self._inputs or self._batches,
             "random": random_states() | self._others.random(),
-            "states": self._others.states(),
+            "states": self._states,
             "who": self._optimizers.setdefault(optimizer, len(self._optimizers)),
             "rank": _rank(),
             "passes": max(self._passes.values(), default=0),
@@ -118,11 +134,9 @@ class Others:
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[str, Any]] = {}  # by id: its name, and a weak reference to it
-        self._generators: dict[str, Any] = {}
+        self._holders: dict[int, tuple[str, Any]] = {}  # likewise, of what may have a random generator
 
     def look(self) -> None:
-        for variables in _variables():
-            self._add_generators("", variables)
         kinds = (torch.nn.Module, torch.optim.lr_scheduler.LRScheduler, torch.amp.GradScaler)
         holders = (torch.utils.data.DataLoader, torch.utils.data.Sampler, torch.utils.data.Dataset)
         is_kind: dict[type, bool] = {}  # it is much faster to ask once a type
@@ -134,7 +148,7 @@ class Others:
             if not is_kind[kind]:
                 continue
             if issubclass(kind, holders):
-                self._add_generators(f"{kind.__name__}.", vars(each))
+                self._holders[id(each)] = f"{kind.__name__}.", weakref.ref(each)
                 continue
             found.append(each)
             within |= {id(inner) for inner in getattr(each, "_modules", {}).values()}
@@ -142,14 +156,23 @@ class Others:
             if id(each) not in within:
                 self._found[id(each)] = type(each).__name__, weakref.ref(each)
 
-    def _add_generators(self, prefix: str, variables: dict[str, Any]) -> None:
-        for name, value in list(variables.items()):
-            there = any(value is each for each in self._generators.values())
-            if not there and _generator_state(value) is not None:
-                self._generators.setdefault(f"{prefix}{name}"[:100], value)
-
     def random(self) -> dict[str, int]:
-        return {name: zlib.crc32(_generator_state(each) or b"") for name, each in self._generators.items()}
+        """A checksum of each generator, by the name of its variable. They are looked for each time, because a
+        script may make a new one at each step."""
+        states: dict[str, int] = {}
+        seen: set[int] = set()
+        there = [(prefix, each()) for prefix, each in self._holders.values()]
+        places = [("", variables) for variables in _variables()]
+        for prefix, variables in (
+            *places,
+            *((prefix, vars(each)) for prefix, each in there if each is not None),
+        ):
+            for name, value in list(variables.items()):
+                state = None if id(value) in seen else _generator_state(value)
+                if state is not None:
+                    seen.add(id(value))
+                    states.setdefault(f"{prefix}{name}"[:100], zlib.crc32(state))
+        return states
 
     def states(self) -> dict[str, list[int]]:
         """A checksum of each, by the name of its type."""
@@ -295,6 +318,7 @@ def watch(path: Path) -> None:
         witness = Witness(path)
         torch.compiler.is_compiling(), torch.amp.GradScaler, torch.optim.lr_scheduler.LRScheduler
         optimizer.register_optimizer_step_pre_hook(witness.before_step)
+        optimizer.register_optimizer_step_post_hook(witness.after_step)
         module.register_module_forward_pre_hook(witness.before_forward)
         module.register_module_forward_hook(witness.after_forward, with_kwargs=True, always_call=True)
         following: Any = dataloader._BaseDataLoaderIter.__next__
