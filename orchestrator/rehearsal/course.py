@@ -47,7 +47,7 @@ def rehearse(ground: Ground, job: Job, steps: int | None) -> Rehearsed:
         return judging.too_short(ground)
     ground.say(f"resumed at step {stopped.newest.ref.step:,}, and killed at its next checkpoint…")
     killed = ground.leg("killed", total, EndAt(1, killed=True), stopped)
-    if killed.completed:
+    if killed.completed or judging.has_lost(whole, killed):  # more would show nothing more
         return judging.judged(ground, whole, stopped, (killed,))
     before = killed if killed.newest is not None else stopped
     assert before.newest is not None

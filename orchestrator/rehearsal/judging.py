@@ -154,6 +154,11 @@ def judged(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -
     return Rehearsed(grade, findings, tuple(ground.legs), evidence.compared.at)
 
 
+def has_lost(whole: Leg, resumed: Leg) -> bool:
+    """Whether a witness saw that a resumed leg did not get something back."""
+    return any(each.lost for each in resumptions(whole.trace, resumed.trace))
+
+
 @dataclass(frozen=True)
 class Evidence:
     """All that the legs show. `unseeded`: what differs when two trainings begin. `drifts`: two trainings from
@@ -341,6 +346,8 @@ def _lost(what: Lost, found: Sequence[Resumption]) -> Finding:
 
 def _of_comparison(evidence: Evidence) -> Iterator[Finding]:
     compared = evidence.compared
+    if compared.at is None and evidence.lost:
+        return
     if compared.at is None:
         yield Finding(
             "nothing to compare",

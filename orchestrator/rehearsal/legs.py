@@ -5,9 +5,10 @@ Knows how a leg is started, waited for and read. Decides neither how many there 
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -108,7 +109,8 @@ class Ground:
             late = not self._wait(order.session, began)
             leg = self._read(name, order, late, self.clock.monotonic() - began)
         finally:
-            self._end(order.session)
+            with undisturbed():
+                self._end(order.session)
         self.legs.append(leg)
         return leg
 
@@ -181,6 +183,16 @@ class Ground:
             name, order.session, into, said.result, checkpoints, trace(noted), warnings, seconds, late,
             opened(noted),
         )  # fmt: skip
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C waits until the block has tidied up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _checkpoint(sight: Sight | None) -> str:

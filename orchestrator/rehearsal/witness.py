@@ -103,7 +103,9 @@ class Witness:
         write(self._path, line)
 
     def after_step(self, *_: Any) -> None:
-        """Also after what the optimizer itself calls, such as the closure of LBFGS."""
+        """Also after what the optimizer itself called, such as the closure of LBFGS."""
+        if _compiles():
+            return
         self._batches = self._inputs = 0
         self._states = None
 

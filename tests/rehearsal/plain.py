@@ -6,7 +6,22 @@ import os
 import random
 import signal
 import time
+import zipfile
 from pathlib import Path
+
+
+def save(path: Path, text: str) -> None:
+    if not asked.archive:
+        path.write_text(text)
+        return
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(zipfile.ZipInfo("state"), text)
+
+
+def load(path: Path) -> dict[str, int]:
+    text = zipfile.ZipFile(path).read("state") if asked.archive else path.read_bytes()
+    return dict(json.loads(text))
+
 
 flags = argparse.ArgumentParser()
 flags.add_argument("steps", type=int)
@@ -14,6 +29,7 @@ flags.add_argument("odd")
 flags.add_argument("--resume")
 flags.add_argument("--to", default="saved/{step}.json")
 flags.add_argument("--every", type=int, default=5)
+flags.add_argument("--archive", action="store_true", help="save in a format that tells when it is whole")
 asked = flags.parse_args()
 if asked.odd == "ignores SIGTERM":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -23,7 +39,7 @@ if asked.odd == "has no seed":
 if asked.resume and asked.odd != "forgets to load":
     if asked.odd == "fails to load":
         raise ValueError("mismatched keys: 'value'")
-    state |= json.loads(Path(asked.resume).read_text())
+    state |= load(Path(asked.resume))
     if asked.odd == "forgets a part":
         state["momentum"] = 1
 while state["step"] < asked.steps:
@@ -40,5 +56,5 @@ while state["step"] < asked.steps:
         )
         path = Path(asked.to.format(**state))
         path.parent.mkdir(exist_ok=True)
-        path.with_suffix(".new").write_text(json.dumps(state | more))
+        save(path.with_suffix(".new"), json.dumps(state | more))
         path.with_suffix(".new").replace(path)
