@@ -21,6 +21,7 @@ from orchestrator.rehearsal import inert
 _TOLD_MAX = 5
 _DEPTH_MAX = 32
 _PICKLE, _ZIP = b"\x80", b"PK\x03\x04"
+_LOG = re.compile(r"(?:.*/)?trainer_state\.json: log_history\b")  # Hugging Face's: a loss since the last line
 _DIGITS = re.compile(r"\d+")
 
 
@@ -67,9 +68,11 @@ def differences(one: Path, other: Path) -> list[Difference]:
 
 
 def without(found: Sequence[Difference], varying: Sequence[Difference]) -> list[Difference]:
-    """The differences that do not vary anyway: of single values, those that every two trainings have."""
+    """The differences that count: not those of a log, nor single values that differ in every training."""
     always = {each.kind for each in varying if not each.is_state}
-    return [each for each in found if each.is_state or each.kind not in always]
+    return [
+        each for each in found if not _LOG.match(each.place) and (each.is_state or each.kind not in always)
+    ]
 
 
 def told(found: Sequence[Difference]) -> str:

@@ -149,7 +149,7 @@ def judged(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -
         *evidence.not_reproducible,
         *(_lost(what, evidence.found) for what in evidence.lost),
         *(() if evidence.crashed else _of_comparison(evidence)),
-        *(() if evidence.crashed else _unseen(evidence, grade)),
+        *(() if evidence.crashed else unseen(evidence, grade)),
     )
     return Rehearsed(grade, findings, tuple(ground.legs), evidence.compared.at)
 
@@ -206,7 +206,8 @@ class Evidence:
             exact = self.found and same and not self.lost and not self.unseeded
             return Grade.STATE_EXACT if exact else Grade.NOT_EXACT
         if compared.counts:
-            return Grade.UNKNOWN if compared.always_differs and self.is_restored else Grade.NOT_EXACT
+            known = not self.is_restored or not (compared.always_differs or self.only_notes_differ)
+            return Grade.NOT_EXACT if known else Grade.UNKNOWN
         sure = self.is_read and not self.lost and not self.unseeded and not self.untold
         return Grade.BITWISE if sure else Grade.UNKNOWN
 
@@ -215,6 +216,11 @@ class Evidence:
         """Whether no two trainings are alike."""
         varies = any(each.is_state for each in self.compared.varying)
         return bool({"weights", "data"} & {*self.unseeded}) or (varies and not self.whole.trace)
+
+    @property
+    def only_notes_differ(self) -> bool:
+        """Whether all weights and other arrays are the same, and only single values differ."""
+        return self.is_restored and not any(each.is_state for each in self.compared.counts)
 
     @property
     def untold(self) -> bool:
@@ -356,11 +362,13 @@ def _of_comparison(evidence: Evidence) -> Iterator[Finding]:
         )
         return
     if compared.counts:
-        yield Finding("differs", f"at step {compared.at:,}: {contents.told(compared.counts)}")
+        advice = "all weights and states are the same: if this is only a log, it resumes exactly"
+        text = f"at step {compared.at:,}: {contents.told(compared.counts)}"
+        yield Finding("differs", text, advice if evidence.only_notes_differ else "")
     elif compared.different:
         so = "it is unknown whether it was restored" if evidence.untold else "it does not count"
         told = contents.told(compared.different)
-        yield Finding("varies", f"differs in every training, interrupted or not, so {so}: {told}")
+        yield Finding("varies", f"differs in every training, or is a log, so {so}: {told}")
     at = next((each.drifts_at for each in evidence.found if each.drifts_at is not None), None)
     if at is not None and not evidence.lost:
         yield Finding(
@@ -370,7 +378,7 @@ def _of_comparison(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def _unseen(evidence: Evidence, grade: Grade) -> Iterator[Finding]:
+def unseen(evidence: Evidence, grade: Grade) -> Iterator[Finding]:
     """What this rehearsal cannot know, where it matters."""
     if not evidence.is_read and not evidence.lost:
         yield Finding(
