@@ -10,6 +10,7 @@ import pytest
 LONG = (  # slowest first, by the durations of a whole run
     "tests/end_to_end/test_docker.py",
     "tests/end_to_end/test_demo.py",
+    "tests/rehearsal/test_rehearsing.py",
     "tests/simulation/test_simulation.py",
     "tests/end_to_end/test_kaggle.py",
     "tests/end_to_end/test_uplink_docker.py",

@@ -117,13 +117,18 @@ def _within(found: list[Output], bytes_max: int, advice: str) -> Gathered:
     if not left:
         return Gathered(tuple(ordered))
     named = ", ".join(
-        f"{each.path} ({bounds.size_text(each.size)})" for each in sorted(left, key=_largest)[:_NAMED_MAX]
+        f"{_shown(each.path)} ({bounds.size_text(each.size)})"
+        for each in sorted(left, key=_largest)[:_NAMED_MAX]
     )
     more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
     limit = f"{bounds.size_text(bytes_max)} or {bounds.FILES_MAX:,} files"
     return Gathered(
         tuple(ordered[:count]), f"not kept, because outputs are limited to {limit}: {named}{more}{advice}"
     )
+
+
+def _shown(path: str) -> str:
+    return path if path.isprintable() else ascii(path)
 
 
 def _largest(output: Output) -> tuple[int, str]:

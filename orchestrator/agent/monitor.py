@@ -241,8 +241,8 @@ class Monitor:
         watcher = self._watcher
         if watcher is None:
             return
-        if watcher.trouble:
-            self.warn(watcher.trouble)
+        while watcher.warnings:
+            self.warn(watcher.warnings.popleft())
         if watcher.behind is not None:
             self.warn(
                 f"it saved step {watcher.behind} although it was to resume at step "

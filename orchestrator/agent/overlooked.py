@@ -25,7 +25,9 @@ def overlooked(folder: Folder, before: Mapping[str, Stamp], watch: str | None) -
     if pattern is None or pattern == watch:
         return ""
     found = save_pattern.SavePattern.parse(pattern)
-    name = next(each.rstrip("/") for each in reversed(saved) if found.match(each.rstrip("/")))
+    name = next((each.rstrip("/") for each in reversed(saved) if found.match(each.rstrip("/"))), None)
+    if name is None:
+        return ""  # its number is too large for a step
     told = f"nothing matches checkpoint.watch {watch!r}; " if watch is not None else ""
     return (
         f"{told}{name!a} is not taken as a checkpoint: to resume from such files, add "

@@ -7,14 +7,16 @@ never knows how it is resumed.
 
 from __future__ import annotations
 
+import filecmp
+import re
 import shutil
-import stat
 import threading
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
-from itertools import islice
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.agent.candidates import Candidate, Signature, candidates, signed
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.wholeness import is_being_written, is_whole
 from orchestrator.clock import Clock
@@ -22,39 +24,26 @@ from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
 from orchestrator.files import copy_file
 
-_STILL_SECONDS_MAX = 120.0
+# A folder is written file by file, with nothing open in between. Until one has shown which files there are,
+# it must not have changed for so many times as long.
+_FOLDER_FACTOR = 10
+_PAUSE_FACTOR = 10  # after a copy that failed, for so many times as long
+_YOUNG_SECONDS = 0.01  # a tick of the kernel's clock: within it, a file may change without a trace
 _COPIES_MAX = 5  # of a file that changes while it is copied
-
-Signature = tuple[tuple[str, int, int, int], ...]  # of each file: path, size, when written (ns), inode
-
-
-@dataclass
-class _Candidate:
-    """Something that matches the pattern, as it was last seen; it has been so since `since`. This save of it
-    began at `began`."""
-
-    path: str
-    saved: Saved
-    signature: Signature
-    since: float
-    began: float
-    order: tuple[int, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        number = self.saved.step if self.saved.step is not None else self.saved.epoch
-        self.order = (-1 if number is None else number, max(at for _, _, at, _ in self.signature))
+_LOOKS_SHARE = 20.0  # a look must take no more than this part of the time: 1 / 20
 
 
 class Watcher(threading.Thread):
     """`offer` gets the copies, each a folder `step-<n>`. `reached` gives the last step that the command
-    reported, and `every` the seconds between two copies. `newest` is the step that the session resumed.
-    `bug` is the exception that ended the thread too early, `trouble` why the last copy failed."""
+    reported, and `every` the seconds between two copies; 0: every save is copied. `resumed` is the step that
+    the session resumed. `warnings` have one reader, which empties them. `bug` is the exception that ended the
+    thread too early."""
 
     def __init__(
         self,
         folder: Folder,
         pattern: SavePattern,
-        newest: int | None,
+        resumed: int | None,
         clock: Clock,
         settle_seconds: float,
         offer: Callable[[Path], None],
@@ -65,18 +54,26 @@ class Watcher(threading.Thread):
         self._root = folder.checkpoints if pattern.in_checkpoints else folder.source
         self._copies = folder.watched
         self._pattern = pattern
-        self._resumed = self._newest = newest
+        self._resumed = self._newest = resumed
         self._clock = clock
         self._settle = settle_seconds
         self._offer, self._reached, self._every = offer, reached, every
         self._over = threading.Event()
         self._killed = False
-        self._seen: dict[str, _Candidate] = {}
-        self._taken: dict[str, Signature] = {each.path: each.signature for each in self._find(0.0)}
+        self._seen: dict[str, Candidate] = {}
+        self._taken: dict[str, Signature] = {
+            each.path: each.signature for each in candidates(self._root, pattern)
+        }
+        self._steps: dict[int, str] = {}  # numbered ones: what was taken as this step
+        self._parts: set[Saved] = set()  # of which there is more than one
+        self._count = 0
+        self._shape: frozenset[str] | None = None  # the files of the last folder that was taken
         self._taken_at: float | None = None
+        self._paused_until = 0.0
+        self._told: set[str] = set()
         self.found = 0
         self.behind: int | None = None  # a step that was saved although the session resumed a later one
-        self.trouble = ""
+        self.warnings: deque[str] = deque()
         self.bug: Exception | None = None
 
     def covers(self, name: str) -> bool:
@@ -91,21 +88,33 @@ class Watcher(threading.Thread):
 
     def run(self) -> None:
         try:
-            while not self._clock.wait(self._over, self._settle / 3.0):
+            took = 0.0
+            while not self._clock.wait(self._over, max(self._settle / 3.0, took * _LOOKS_SHARE)):
+                began = self._clock.monotonic()
                 self._look()
+                took = self._clock.monotonic() - began
             self._look_last()
         except Exception as error:  # noqa: BLE001 - the main thread reports it as the agent's own bug
             self.bug = error
 
     def _look(self) -> None:
         now = self._clock.monotonic()
-        new = self._new(now)
-        if self._taken_at is not None and now - self._taken_at < self._every():
+        new, every = self._new(now), self._every()
+        if now < self._paused_until or (self._taken_at is not None and now - self._taken_at < every):
+            return
+        if every <= 0.0:
+            for number, each in enumerate(new, 1):
+                if self._has_settled(each, now, number < len(new)):
+                    self._take(each)
             return
         for later, each in enumerate(reversed(new)):
             if self._has_settled(each, now, later > 0) and self._take(each):
                 self._pass_over(new[: len(new) - later - 1])
                 return
+
+    def _pass_over(self, older: list[Candidate]) -> None:
+        """What was saved before the one that was taken is not worth a copy any more."""
+        self._taken |= {each.path: each.signature for each in older}
 
     def _look_last(self) -> None:
         """Nothing is written any more. Something incomplete leaves the one before it."""
@@ -114,106 +123,160 @@ class Watcher(threading.Thread):
             if self._has_settled(each, now, later > 0 or not self._killed) and self._take(each):
                 return
 
-    def _pass_over(self, older: list[_Candidate]) -> None:
-        """What was saved before the one that was taken is not worth a copy any more."""
-        self._taken |= {each.path: each.signature for each in older}
-
-    def _new(self, now: float) -> list[_Candidate]:
+    def _new(self, now: float) -> list[Candidate]:
         """What was not taken yet, oldest first."""
-        self._seen = {each.path: self._known(each) for each in self._find(now)}
+        self._seen = {each.path: self._known(each, now) for each in candidates(self._root, self._pattern)}
         self.found = max(self.found, len(self._seen))
-        fresh = (each for each in self._seen.values() if self._taken.get(each.path) != each.signature)
+        for each in self._seen.values():
+            if each.odd:
+                self._warn(f"{each.path!a} is not taken as a checkpoint: {each.odd}")
+        fresh = (each for each in self._seen.values() if self._is_fresh(each, each.saved))
         return sorted(fresh, key=lambda each: each.order)
 
-    def _known(self, each: _Candidate) -> _Candidate:
+    def _is_fresh(self, each: Candidate, saved: Saved) -> bool:
+        return not each.odd and each.saved == saved and self._taken.get(each.path) != each.signature
+
+    def _known(self, each: Candidate, now: float) -> Candidate:
         before = self._seen.get(each.path)
-        if before is None or before.signature == self._taken.get(each.path):
-            return each
-        if before.signature != each.signature:
-            each.began = before.began
-            return each
-        return before
+        if before is not None and (before.signature, before.odd) == (each.signature, each.odd):
+            return before
+        each.since = now
+        each.replaced = (
+            before is not None
+            and before.is_file
+            and each.is_file
+            and before.signature[0][-1] != each.signature[0][-1]
+        )
+        return each
 
-    def _find(self, now: float) -> Iterator[_Candidate]:
-        for path in self._matching(self._root, 0):
-            name = path.relative_to(self._root).as_posix()
-            saved, signature = self._pattern.match(name), self._signature(path)
-            if saved is not None and signature:
-                yield _Candidate(name, saved, signature, now, now)
-
-    def _matching(self, folder: Path, depth: int) -> Iterator[Path]:
-        """What matches the pattern below a folder. Follows no link."""
-        try:
-            entries = list(islice(folder.iterdir(), bounds.LISTED_MAX))
-        except OSError:
-            return
-        for entry in entries:
-            if entry.is_symlink() or not self._pattern.pieces[depth].fullmatch(entry.name):
-                continue
-            if depth + 1 == len(self._pattern.pieces):
-                yield entry
-            elif entry.is_dir():
-                yield from self._matching(entry, depth + 1)
-
-    def _has_settled(self, each: _Candidate, now: float, is_left: bool) -> bool:
+    def _has_settled(self, each: Candidate, now: float, is_left: bool) -> bool:
         """Whether nobody is writing it any more. `is_left`: the script has gone on since, or has ended by
-        itself. A single file may also say by itself that it is whole. A folder may get its next file after a
-        while, in which nothing is open: it must be still for as long as it took so far."""
+        itself. A single file may also say by itself that it is whole, or have come in one piece."""
         whole = self._wholeness(each)
-        alone = [name for name, *_ in each.signature] == [each.path]
-        still = max(self._settle, 0.0 if alone else min(each.since - each.began, _STILL_SECONDS_MAX))
-        if whole is False or not (is_left or now - each.since >= still or (alone and whole)):
+        if whole is False:
             return False
-        return not is_being_written({str((self._root / name).resolve()) for name, *_ in each.signature})
+        at_once = each.is_file and (whole or each.replaced)
+        if not (is_left or at_once or now - each.since >= self._settle_seconds(each)):
+            return False
+        return self._over.is_set() or not is_being_written(
+            {str((self._root / name).resolve()) for name, *_ in each.signature}
+        )
 
-    def _wholeness(self, each: _Candidate) -> bool | None:
+    def _settle_seconds(self, each: Candidate) -> float:
+        known = each.is_file or _shape(each) == self._shape
+        return self._settle if known else _FOLDER_FACTOR * self._settle
+
+    def _wholeness(self, each: Candidate) -> bool | None:
         """False if any of its files is incomplete, True if all are whole."""
         try:
             found = [is_whole(self._root / name) for name, *_ in each.signature]
-        except OSError:
+        except FileNotFoundError:
+            return False
+        except OSError as error:
+            self._warn(f"{each.path!a} is not taken as a checkpoint: {error.strerror or error}")
             return False
         return False if False in found else None if None in found else True
 
-    def _take(self, each: _Candidate) -> bool:
+    def _take(self, each: Candidate) -> bool:
         step = self._step(each.saved)
-        draft, target = self._copies / ".tmp-copy", self._copies / f"step-{step}"
+        if self._is_part(each, step):
+            return False
+        draft = self._copies / ".tmp-copy"
         try:
+            if not self._has_room(each):
+                return False
             signature = self._copy(each, draft)
             if not signature:
                 return False
-            shutil.rmtree(target, ignore_errors=True)
+            target = self._place() / f"step-{step}"
             draft.rename(target)
         except FileNotFoundError:
             return False  # the script has removed it
         except OSError as error:
-            self.trouble = f"{each.path} could not be copied: {error.strerror or error}"
+            pause = max(self._every(), _PAUSE_FACTOR * self._settle)  # the disk may be full
+            self._paused_until = self._clock.monotonic() + pause
+            self._warn(f"{each.path!a} could not be copied: {error.strerror or error}")
             return False
-        self._taken[each.path] = signature
-        self._taken_at, self.trouble = self._clock.monotonic(), ""
-        if self._resumed is not None and step < self._resumed:
-            self.behind = step
-        self._newest = step
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        self._note(each, step, signature)
         self._offer(target)
         return True
 
-    def _copy(self, each: _Candidate, draft: Path) -> Signature:
-        """What was copied; empty if it changed meanwhile.
+    def _copy(self, each: Candidate, draft: Path) -> Signature:
+        """What was copied; empty if it changed meanwhile. Raises OSError.
 
         A script may overwrite its one file more often than anybody can look at it. If the copy says by itself
         that it is whole, then it is, whatever the file was when it was looked at first.
         """
+        path = self._root / each.path
         for _ in range(_COPIES_MAX):
-            before = self._signature(self._root / each.path)
-            shutil.rmtree(draft, ignore_errors=True)
-            for name, *_ in before:
-                (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                copy_file(self._root / name, draft / name)
-            told = [name for name, *_ in before] == [each.path] and is_whole(draft / each.path)
-            if not told and before != each.signature:
+            before, odd = signed(self._root, path)
+            if odd or not before:
                 break
-            if self._signature(self._root / each.path) == before:
+            young = self._clock.now() - max(at for _, _, at, _ in before) / 1e9 < _YOUNG_SECONDS
+            shutil.rmtree(draft, ignore_errors=True)
+            for name, size, *_ in before:
+                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                copy_file(self._root / name, draft / name, bytes_max=size)
+            if before != each.signature and not (each.is_file and is_whole(draft / each.path)):
+                break
+            if signed(self._root, path) == (before, "") and not (young and self._differs(before, draft)):
                 return before
         return ()
+
+    def _differs(self, signature: Signature, draft: Path) -> bool:
+        """Whether a copy is not what is there now, although sizes and times are the same."""
+        filecmp.clear_cache()  # which goes by sizes and times
+        names = (name for name, *_ in signature)
+        return not all(filecmp.cmp(self._root / name, draft / name, shallow=False) for name in names)
+
+    def _place(self) -> Path:
+        """A new folder for a copy: the one of the same step may be about to be committed."""
+        for before in self._copies.iterdir():
+            with suppress(OSError):  # it is not empty
+                before.rmdir()
+        self._count += 1
+        place = self._copies / f"{self._count:06}"
+        place.mkdir(parents=True)
+        return place
+
+    def _has_room(self, each: Candidate) -> bool:
+        free = shutil.disk_usage(self._copies).free
+        if each.size <= free:
+            return True
+        sizes = f"{bounds.size_text(each.size)}, and {bounds.size_text(free)} are free"
+        self._warn(f"{each.path!a} is not taken as a checkpoint: the disk has no room for a copy of {sizes}")
+        return False
+
+    def _is_part(self, each: Candidate, step: int) -> bool:
+        """Whether there is something else of the same step: the checkpoint may need both."""
+        if each.saved == Saved(None, None):
+            return False
+        fresh = {other.path for other in self._seen.values() if self._is_fresh(other, each.saved)}
+        rivals = (fresh | {self._steps.get(step, each.path)}) - {each.path}
+        if not rivals and each.saved not in self._parts:
+            return False
+        if each.saved not in self._parts:
+            both = " and ".join(ascii(name) for name in sorted((each.path, min(rivals))))
+            self._warn(
+                f"{both} are both step {step}, so neither may be all of it: save a step's files into one "
+                "folder, and watch that"
+            )
+        self._parts.add(each.saved)
+        self._taken[each.path] = each.signature
+        return True
+
+    def _note(self, each: Candidate, step: int, signature: Signature) -> None:
+        self._taken[each.path] = signature
+        self._taken_at = self._clock.monotonic()
+        if each.saved != Saved(None, None):
+            self._steps[step] = each.path
+        if not each.is_file:
+            self._shape = _shape(each)
+        if self._resumed is not None and step < self._resumed:
+            self.behind = step
+        self._newest = step
 
     def _step(self, saved: Saved) -> int:
         """The script's own count. Without one, the last step that it reported, and always a later one. The
@@ -224,16 +287,12 @@ class Watcher(threading.Thread):
             return saved.epoch
         return max((self._newest or 0) + 1, self._reached() or 0)
 
-    def _signature(self, path: Path) -> Signature:
-        """All plain files of what was saved; empty if there are none, or it is gone."""
-        try:
-            if stat.S_ISREG(path.lstat().st_mode):
-                return (self._stamp(path),)
-            inside = sorted(islice(path.rglob("*"), bounds.FILES_MAX))
-            return tuple(self._stamp(each) for each in inside if stat.S_ISREG(each.lstat().st_mode))
-        except OSError:
-            return ()
+    def _warn(self, text: str) -> None:
+        if text not in self._told and len(self._told) < bounds.WARNINGS_MAX:
+            self._told.add(text)
+            self.warnings.append(text)
 
-    def _stamp(self, path: Path) -> tuple[str, int, int, int]:
-        found = path.lstat()
-        return path.relative_to(self._root).as_posix(), found.st_size, found.st_mtime_ns, found.st_ino
+
+def _shape(each: Candidate) -> frozenset[str]:
+    """The names of its files, the same for every step."""
+    return frozenset(re.sub(r"\d+", "#", name) for name, *_ in each.signature)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
 from orchestrator.client import Grade, Leg, Rehearsed
@@ -10,7 +12,7 @@ _MEANINGS = {
     Grade.BITWISE: "the resumed training gives the same checkpoint, to the last bit",
     Grade.STATE_EXACT: "every state comes back; only last bits of the results differ",
     Grade.NOT_EXACT: "the resumed training is another one than the uninterrupted",
-    Grade.UNKNOWN: "it resumes, but there is nothing to compare",
+    Grade.UNKNOWN: "it cannot be told whether it resumes exactly",
     Grade.NOT_RESUMABLE: "there is no checkpoint to resume from",
 }
 _COLOURS = {Grade.BITWISE: "green", Grade.STATE_EXACT: "green", Grade.UNKNOWN: "yellow"}
@@ -20,6 +22,9 @@ _STEPS_SHOWN = 6
 def rehearse(call: Call) -> int:
     """Exit code 0 if the job resumes exactly, else 1."""
     given, out = call.options, call.out
+    for each in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(each) is signal.SIG_DFL:
+            signal.signal(each, signal.default_int_handler)  # like Ctrl-C, so that nothing is left behind
     done = call.client.jobs.rehearse(
         given.job, platform=given.platform, steps=given.steps, patience=given.patience, say=out.remark
     )

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Standby, Stored
-    from orchestrator.rehearsal.course import Grade, Rehearsed
+    from orchestrator.rehearsal.judging import Grade, Rehearsed
     from orchestrator.rehearsal.legs import Leg
 
 _HOMES = {
@@ -75,7 +75,7 @@ _HOMES = {
     "Finding": "client.checkup",
     "Fits": "client.outlooking",
     "Forecast": "core.foreseen",
-    "Grade": "rehearsal.course",
+    "Grade": "rehearsal.judging",
     "Health": "client.health",
     "Hop": "core.offer",
     "JudgedClaim": "client.routing",
@@ -101,7 +101,7 @@ _HOMES = {
     "PulledOutputs": "client.outputs",
     "Quotas": "client.quota",
     "Registration": "client.registering",
-    "Rehearsed": "rehearsal.course",
+    "Rehearsed": "rehearsal.judging",
     "Removal": "client.leftovers",
     "Restored": "client.restoring",
     "Revived": "client.restoring",

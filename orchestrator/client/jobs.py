@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.client.drafting import Drafted
-    from orchestrator.rehearsal.course import Rehearsed
+    from orchestrator.rehearsal.judging import Rehearsed
 
 
 class Jobs:

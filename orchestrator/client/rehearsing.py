@@ -9,7 +9,8 @@ from __future__ import annotations
 import os
 import secrets
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,12 +23,13 @@ from orchestrator.core.fit import Fit, fit_on
 from orchestrator.core.job import Job, frozen_image
 from orchestrator.core.offer import Choice, Estimate, Offer
 from orchestrator.errors import InputError
+from orchestrator.files import remove_tree
 from orchestrator.freeze import inputs
 from orchestrator.home import Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Platform
 from orchestrator.rehearsal import course, legs
-from orchestrator.rehearsal.course import Rehearsed
+from orchestrator.rehearsal.judging import Rehearsed
 from orchestrator.session.staging import Materials
 from orchestrator.spec import Parsed
 
@@ -54,10 +56,12 @@ def rehearse(
     given = _platform(wired, platform)
     if steps is not None and not 0 < steps <= parsed.job.work.total:
         raise InputError(f"--steps {steps}: the job has {parsed.job.work.total:,} steps")
+    if not patience > 0:
+        raise InputError(f"--patience {patience:g}: it must be more than 0 seconds")
     planning.check_secrets(wired, parsed.job)
     values = {name: wired.secret(name) for name in parsed.job.secrets}
-    with tempfile.TemporaryDirectory(prefix="orchestrator-rehearsal-") as folder:
-        folders = Folders(Path(folder))
+    with _own_folder() as folder:
+        folders = Folders(folder)
         frozen = planning.freeze(_with_witness(parsed), folders.home)
         archive.build(folders.agent)
         image = frozen_image(frozen.job.image)
@@ -84,6 +88,17 @@ def rehearse(
             f"rehearsal-{secrets.token_hex(4)}",
         )
         return course.rehearse(ground, frozen.job, steps)
+
+
+@contextmanager
+def _own_folder() -> Iterator[Path]:
+    """Removed at the end, whatever happens."""
+    folder = Path(tempfile.mkdtemp(prefix="orchestrator-rehearsal-"))
+    try:
+        yield folder
+    finally:
+        with legs.undisturbed():
+            remove_tree(folder)
 
 
 def _platform(wired: Wired, name: str | None) -> PlatformConfig:

@@ -5,8 +5,10 @@ Knows how a leg is started, waited for and read. Decides neither how many there 
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -15,13 +17,13 @@ from orchestrator.core.assign import assign
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.job import Job, Keep
 from orchestrator.core.offer import Choice
-from orchestrator.core.order import EndAt, Order, Result
+from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.run import RunRecord
-from orchestrator.core.session import Sighting
-from orchestrator.errors import OrchestratorError
-from orchestrator.platforms.platform import Platform, Sight
+from orchestrator.core.session import Sighting, StopReply
+from orchestrator.errors import OrchestratorError, Transient
+from orchestrator.platforms.platform import Cleaning, Platform, Sight
 from orchestrator.rehearsal import witness
-from orchestrator.rehearsal.comparing import Seen, trace
+from orchestrator.rehearsal.comparing import Seen, opened, trace
 from orchestrator.session import saying
 from orchestrator.session.layout import CHECKPOINTS, MANIFEST, blob_path
 from orchestrator.session.outbox import collect
@@ -39,7 +41,8 @@ _POLL_SECONDS = 0.2
 @dataclass(frozen=True)
 class Leg:
     """What one session left. `seconds` it took. `late`: it was stopped because nothing happened for too long.
-    `into`: the folder with its checkpoints, in outbox layout."""
+    `into`: the folder with its checkpoints, in outbox layout. `opened`: the witness saw that what it was to
+    resume was read."""
 
     name: str
     session: str
@@ -50,6 +53,12 @@ class Leg:
     warnings: tuple[str, ...]
     seconds: float
     late: bool = False
+    opened: bool = False
+
+    @property
+    def completed(self) -> bool:
+        """Whether it trained to its last step."""
+        return not self.late and self.result is not None and self.result.outcome is Outcome.COMPLETED
 
     @property
     def newest(self) -> Manifest | None:
@@ -100,7 +109,8 @@ class Ground:
             late = not self._wait(order.session, began)
             leg = self._read(name, order, late, self.clock.monotonic() - began)
         finally:
-            self._end(order.session)
+            with undisturbed():
+                self._end(order.session)
         self.legs.append(leg)
         return leg
 
@@ -125,7 +135,7 @@ class Ground:
         never, moved_at, newest, asked = threading.Event(), began, "", False
         while True:
             sight = self.platform.observe([session]).get(session)
-            if sight is not None and sight.sighting is Sighting.ENDED:
+            if sight is not None and sight.sighting in (Sighting.ENDED, Sighting.ABSENT):
                 return not asked
             now = self.clock.monotonic()
             checkpoint = _checkpoint(sight)
@@ -137,8 +147,10 @@ class Ground:
             self.clock.wait(never, _POLL_SECONDS)
 
     def _end(self, session: str) -> None:
-        """Also after Ctrl-C: a session must not outlive its rehearsal."""
-        self.platform.stop(session)
+        """Also after Ctrl-C: a session must not outlive its rehearsal. What still runs is killed at once,
+        because nobody waits for what it would save."""
+        if self.platform.stop(session) is not StopReply.ENDED:
+            self._kill(session)
         never = threading.Event()
         while True:
             sight = self.platform.observe([session]).get(session)
@@ -146,6 +158,14 @@ class Ground:
                 break
             self.clock.wait(never, _POLL_SECONDS)
         self.platform.discard(session)
+
+    def _kill(self, session: str) -> None:
+        if not isinstance(self.platform, Cleaning):
+            return
+        for leftover in self.platform.leftovers():
+            if leftover.session == session and leftover.alive:
+                with suppress(Transient):  # it is dying
+                    self.platform.remove(leftover)
 
     def _read(self, name: str, order: Order, late: bool, seconds: float) -> Leg:
         into = self.folder / order.session
@@ -158,10 +178,21 @@ class Ground:
         kept = [each for each in manifests if each.ref.outputs]
         warnings = () if said.status is None else said.status.warnings
         checkpoints = tuple(each for each in manifests if not each.ref.outputs)
+        noted = _noted(into, kept)
         return Leg(
-            name, order.session, into, said.result, checkpoints, trace(_noted(into, kept)), warnings, seconds,
-            late,
+            name, order.session, into, said.result, checkpoints, trace(noted), warnings, seconds, late,
+            opened(noted),
         )  # fmt: skip
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """A second Ctrl-C waits until the block has tidied up."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _checkpoint(sight: Sight | None) -> str:

@@ -32,6 +32,7 @@ from tests.cli.calls import BINARIES, Caller
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_gpus import RTX_3050, write_smi
+from tests.rehearsal.test_rehearsing import job, written
 from tests.waiting import wait_until
 from tests.walks import NOW, submission
 
@@ -371,3 +372,19 @@ def test_a_terminal_is_asked(user: Caller, littered: Littered, word: str, left: 
 def test_words_about_cleaning_without_clean_are_refused(user: Caller) -> None:
     assert "--clean" in user("doctor", "--yes", code=2).err
     assert "--clean" in user("doctor", "--discard", code=2).err
+
+
+# --- rehearse ---------------------------------------------------------------------------------------------
+
+
+def test_a_job_is_rehearsed_in_a_container(user: Caller, engine: Engine) -> None:
+    boxed(user, engine)
+    path = written(user.folder / "job", job("nothing"))
+    told = user("rehearse", str(path), "--steps", "30", "--platform", "docker", "--json").json
+    assert (told["grade"], told["compared_at"]) == ("bitwise", 30)
+    client = engine.client()
+    try:
+        assert client.containers.list(all=True) == []
+        assert client.volumes.list() == []
+    finally:
+        client.close()

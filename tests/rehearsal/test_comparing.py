@@ -39,7 +39,10 @@ def changed(seen: Sequence[Seen], **changes: object) -> list[Seen]:
         (changed(steps(5, 8), optimizer=1), Resumption(8, (Lost.OPTIMIZER,))),
         (changed(steps(5, 8), data=1), Resumption(8, (Lost.DATA,))),
         (changed(steps(5, 8), data=300), Resumption(8, (Lost.DATA,), begins_again=True)),
-        (changed(steps(5, 8), random={"torch": 1, "python": 7}), Resumption(8, (Lost.RANDOM,))),
+        (
+            changed(steps(5, 8), random={"torch": 1, "python": 7}),
+            Resumption(8, (Lost.RANDOM,), generators=("torch",)),
+        ),
         (changed(steps(5, 8), random={"torch": 408, "python": 8}), Resumption(8, ())),  # it is not used
         (changed(steps(5, 8), optimizer=1, data=1), Resumption(8, (Lost.OPTIMIZER, Lost.DATA))),
         ([*steps(3, 8), replace(WHOLE[11], weights=1)], Resumption(8, (), drifts_at=11)),

@@ -1,0 +1,81 @@
+"""What a rehearsal says about what it saw: never more than that."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.rehearsal.comparing import Lost, Resumption, Seen
+from orchestrator.rehearsal.contents import Difference
+from orchestrator.rehearsal.judging import Compared, Evidence, Finding, Grade, unseen
+from orchestrator.rehearsal.legs import Leg
+
+
+def steps(count: int, begin: int = 0, *, weights: int = 100, data: int = 200) -> tuple[Seen, ...]:
+    """A training with 8 batches in a pass."""
+    return tuple(
+        Seen(number, weights + begin + number, 7, data + begin + number, {"torch": begin + number},
+             passes=1 + (begin + number) // 8, batches=8)
+        for number in range(count)
+    )  # fmt: skip
+
+
+def leg(trace: Sequence[Seen], *, opened: bool = False) -> Leg:
+    return Leg("any", "rehearsal-s01", Path(), None, (), tuple(trace), (), 1.0, opened=opened)
+
+
+WEIGHTS = Difference("5.pt: weights", 1e-7)
+NOTE = Difference("5.pt: best", 0.5, is_state=False)
+CLEAN = Evidence(
+    whole=leg(steps(30)),
+    resumed=(leg(steps(10, 10)),),
+    compared=Compared(20),
+    unseeded=(),
+    drifts=False,
+    found=(Resumption(10, ()),),
+    starts_over=False,
+    torn=(),
+    crashed=(),
+)
+UNWATCHED = replace(CLEAN, whole=leg(()), resumed=(leg((), opened=True),), found=())
+DRIFTING = replace(CLEAN, compared=Compared(20, (WEIGHTS,)), drifts=True)
+
+
+@pytest.mark.parametrize(
+    ("evidence", "grade"),
+    [
+        (CLEAN, Grade.BITWISE),
+        (UNWATCHED, Grade.BITWISE),
+        (replace(UNWATCHED, resumed=(leg(()),)), Grade.UNKNOWN),  # perhaps it never read its checkpoint
+        (replace(UNWATCHED, compared=Compared(20, (NOTE,), (NOTE,))), Grade.UNKNOWN),  # a time, or its state
+        (replace(CLEAN, compared=Compared(20, (NOTE,), (NOTE,))), Grade.BITWISE),
+        (replace(CLEAN, compared=Compared(20, (NOTE,))), Grade.UNKNOWN),  # a log, or its state
+        (replace(CLEAN, compared=Compared(20, (NOTE, WEIGHTS), (NOTE,))), Grade.NOT_EXACT),
+        (replace(CLEAN, compared=Compared(None)), Grade.UNKNOWN),
+        (replace(CLEAN, found=(Resumption(10, (Lost.RANDOM,)),)), Grade.UNKNOWN),  # nothing was drawn yet
+        (replace(CLEAN, found=(Resumption(10, (Lost.STATE,)),)), Grade.NOT_EXACT),  # such as an average
+        (replace(CLEAN, found=(Resumption(0, (Lost.EVERYTHING,)),)), Grade.NOT_EXACT),  # alike by chance
+        (replace(UNWATCHED, starts_over=True), Grade.NOT_EXACT),
+        (replace(CLEAN, compared=Compared(20, (WEIGHTS,))), Grade.NOT_EXACT),  # a scheduler that began anew
+        (DRIFTING, Grade.STATE_EXACT),
+        (replace(DRIFTING, resumed=(leg(steps(10, 10, data=900)),)), Grade.NOT_EXACT),
+        (replace(DRIFTING, found=()), Grade.NOT_EXACT),
+        (replace(CLEAN, unseeded=("weights",)), Grade.NOT_EXACT),
+        (replace(CLEAN, torn=(Finding("torn files", ""),)), Grade.NOT_EXACT),
+        (replace(CLEAN, crashed=(Finding("crash", ""),)), Grade.NOT_EXACT),
+    ],
+)
+def test_a_grade_is_no_better_than_its_evidence(evidence: Evidence, grade: Grade) -> None:
+    assert evidence.grade is grade
+
+
+def test_a_resume_in_the_first_pass_says_nothing_about_the_next(  # its order may be that of the first again
+) -> None:
+    assert list(unseen(CLEAN, Grade.BITWISE)) == []
+    early = replace(CLEAN, found=(Resumption(5, ()),))
+    [finding] = unseen(early, Grade.BITWISE)
+    assert "it resumed in its first pass of 8 batches over the data" in finding.text
+    assert "--steps" in finding.advice
