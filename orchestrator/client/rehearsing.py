@@ -106,7 +106,7 @@ def _platform(wired: Wired, name: str | None) -> PlatformConfig:
     one if there is none."""
     local = [each for each in wired.config.platforms if each.type in _TYPES]
     if name is None:
-        found = next((each for each in local if each.type == "process"), None)
+        found = next((each for each in local if each.type == _TYPES[0]), None)
         return found or PlatformConfig("here", "process")
     found = next((each for each in local if name in (each.name, each.type)), None)
     if found is None and name in _TYPES:

@@ -8,6 +8,7 @@ import signal
 import time
 import zipfile
 from pathlib import Path
+from threading import Event
 
 
 def save(path: Path, text: str) -> None:
@@ -46,7 +47,7 @@ while state["step"] < asked.steps:
     state["step"] += 1
     state["momentum"] = (7 * state["momentum"] + state["value"]) % (1 << 31)
     state["value"] = (31 * state["value"] + state["momentum"]) % (1 << 31)
-    time.sleep(0.1)
+    Event().wait(0.1)
     last = state["step"] == asked.steps
     if asked.odd != "never saves" and (
         last or (state["step"] % asked.every == 0 and asked.odd != "saves late")

@@ -197,7 +197,7 @@ def test_an_interrupted_one_leaves_nothing_behind(user: Caller, number: signal.S
     (user.folder / "tmp").mkdir()
     path = written(user.folder / "job", job("ignores SIGTERM", steps="100000"))
     child = user.start("rehearse", str(path), "--patience", "600", TMPDIR=str(user.folder / "tmp"))
-    wait_until(lambda: list((user.folder / "tmp").glob("*/platforms/*/*/work/source/saved/*.json")), "a save")
+    wait_until(lambda: list((user.folder / "tmp").glob("*/platforms/*/*/work/*/saved/*.json")), "a save")
     child.send_signal(number)
     _, told = child.communicate(timeout=120)
     assert child.returncode == 130, told

@@ -1,8 +1,8 @@
 """An ordinary torch script that may forget one thing: `train.py STEPS FORGETS [--resume PATH]`."""
 
 import argparse
-import time
 from pathlib import Path
+from threading import Event
 
 import torch
 
@@ -35,7 +35,7 @@ for step in range(done + 1, asked.steps + 1):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    time.sleep(0.05)
+    Event().wait(0.05)
     if step % 10 == 0 and asked.forgets != "to save":
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
                  "random": torch.get_rng_state()}  # fmt: skip
