@@ -42,6 +42,12 @@ class Person:
         self._since = self._clock.monotonic()
         self.run = str(self.user.answer("submit", str(self.folder / JOB))["run"])
 
+    def retries(self, code: str) -> None:
+        """With the code in this folder, until its first session is on its way."""
+        before = len(self.orders())
+        self.user.run("retry", self.run, "--source", str(self.folder / code))
+        wait_until(lambda: len(self.orders()) > before, lambda: f"a session\n{self.user.story(self.run)}")
+
     def loses_the_machine(self) -> None:
         """Once the first checkpoint is safe, everything of the session is killed. Until then nobody had set a
         limit for sessions; now there is one."""
@@ -57,11 +63,12 @@ class Person:
     def loses_the_machine_after(self, text: str) -> None:
         """Everything of the session is killed once it has printed this."""
 
-        def training() -> int | None:
-            leaders = self.user.by_role()[Role.LEADER] if text.encode() in self._session_log() else ()
-            return next((process.pid for process in leaders), None)
-
-        self._kill(wait_until(training, lambda: f"{text!r} in the log\n{self.user.story(self.run)}"))
+        self._kill(
+            wait_until(
+                lambda: self._training() if text.encode() in self._session_log() else None,
+                lambda: f"{text!r} in the log\n{self.user.story(self.run)}",
+            )
+        )
 
     def _kill(self, training: int) -> None:
         found = self.user.by_role()
@@ -90,18 +97,20 @@ class Person:
             _signal(group, signal.SIGCONT)
 
     def _after_a_save(self) -> int:
-        """Waits until a training saves; returns its process group."""
-        known: dict[int, set[tuple[Path, int]]] = {}  # what was there when the training was first seen
+        """Waits until a training saves; returns its process group. A look at its files is cheap, so that a
+        quick training does not go on for long."""
+        while True:
+            group = wait_until(self._training, lambda: f"a training\n{self.user.story(self.run)}")
+            before, place = self._saves(), Path("/proc", str(group))
+            wait_until(lambda: self._saves() != before or not place.exists(), "a save")  # noqa: B023
+            if place.exists():
+                return group
 
-        def saved() -> int | None:
-            over = self.user.record(self.run).phase.final
-            assert not over, f"it ended too early\n{self.user.story(self.run)}"
-            for process in self.user.by_role()[Role.LEADER]:
-                if known.setdefault(process.pid, self._saves()) != self._saves():
-                    return process.pid
-            return None
-
-        return wait_until(saved, lambda: f"a save\n{self.user.story(self.run)}")
+    def _training(self) -> int | None:
+        """The process group of the training; None while there is none."""
+        over = self.user.record(self.run).phase.final
+        assert not over, f"it ended too early\n{self.user.story(self.run)}"
+        return next((process.pid for process in self.user.by_role()[Role.LEADER]), None)
 
     def _saves(self) -> set[tuple[Path, int]]:
         found = set()

@@ -53,12 +53,12 @@ def test_a_wrong_script_is_not_repeated_and_goes_on_once_it_is_fixed(user: User)
     told = user.run("show", person.run)
     assert "ModuleNotFoundError: No module named 'nunpy'" in told
     assert "it would fail again, so it is not repeated" in told
-    user.run("retry", person.run, "--source", str(person.folder / "second"))
+    person.retries("second")
     user.wait_for_end(person.run, Phase.FAILED)
     told = user.run("show", person.run)
     assert "the same error at step 29 as in the session before, so it is not repeated" in told
     assert "NameError: name 'vall_loss' is not defined" in told
-    user.run("retry", person.run, "--source", str(person.folder / "fixed"))
+    person.retries("fixed")
     person.loses_the_machine_after("epoch 35 ")
     user.wait_for_end(person.run)
     resumed = [order.resume_step for order in person.orders()]
@@ -92,6 +92,7 @@ def check_went_on(person: Person, outputs: Path) -> None:
         orders = orders[-1:]
     trained = [person.told(text) for text in texts]
     assert len(trained) == len(orders)
+    assert all(trained), f"{trained} {texts} {person.endings()}"
     for numbers in trained:
         assert numbers == list(range(numbers[0], numbers[-1] + 1, story.stride))
     for before, after in pairwise(trained):

@@ -42,7 +42,7 @@ if __name__ == "__main__":
     args = parser.parse_args()
 
     L.seed_everything(7)
-    train_loader = DataLoader(waves(1000), batch_size=32, shuffle=True)
+    train_loader = DataLoader(waves(2000), batch_size=32, shuffle=True)
     val_loader = DataLoader(waves(200), batch_size=200)
     trainer = L.Trainer(
         max_epochs=args.max_epochs,
