@@ -6,7 +6,7 @@ import signal
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
-from orchestrator.rehearsal.judging import Grade, Rehearsed
+from orchestrator.rehearsal.course import Grade, Rehearsed
 from orchestrator.rehearsal.legs import Leg
 
 _MEANINGS = {

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from orchestrator.client.status import RunStatus
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wiring import Wired
-    from orchestrator.rehearsal.judging import Rehearsed
+    from orchestrator.rehearsal.course import Rehearsed
 
 
 class Client:

@@ -54,11 +54,6 @@ class SavePattern:
         pieces = tuple(re.compile(_expression(name, set())) for name in names)
         return cls(text, in_checkpoints, pieces, re.compile(whole))
 
-    @property
-    def is_unnumbered(self) -> bool:
-        """Whether what is saved has no number of its own, so that we count it."""
-        return not self.whole.groupindex
-
     def match(self, path: str) -> Saved | None:
         """What a relative path means; None if it is not saved by this pattern."""
         found = self.whole.fullmatch(path)

@@ -94,7 +94,7 @@ _WORDS = {Lost.EVERYTHING: "starts over"}
 def is_numbered(job: Job) -> bool:
     """Whether the step of a checkpoint is the training's own count, not ours."""
     watch = job.checkpoint.watch
-    return watch is None or not SavePattern.parse(watch).is_unnumbered
+    return watch is None or bool(SavePattern.parse(watch).whole.groupindex)
 
 
 def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
