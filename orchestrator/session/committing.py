@@ -119,6 +119,8 @@ class Outbox:
                     entries.append(replace(self._store(root, name), path=path))
                 except Unfit as error:
                     left.append(f"{path!a}: {error}")
+                except (PermissionError, FileNotFoundError) as error:  # of this file; a full disk ends it all
+                    left.append(f"{path!a}: {error.strerror}")
             if not entries:
                 return None, tuple(left)
             manifest = self._manifest(ref, tuple(sorted(entries, key=lambda each: each.path)), {}, {})
