@@ -132,7 +132,11 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
         return Outcome.COMPLETED, f"completed; last checkpoint: save {newest}{_unpublished(ending)}"
     told = f"completed at step {at}" if at or newest is not None else "completed"
     if at < ending.steps_total and (newest is not None or reached is not None):
-        told += f" of {ending.steps_total}: it stopped early by itself"
+        told += f" of {ending.steps_total}"
+        from_zero = (
+            reached is None and at == ending.steps_total - 1
+        )  # the numbers in its files may begin there
+        told += ", the last one if it counts from 0" if from_zero else ": it stopped early by itself"
     if newest is None:
         told += f"; not resumable: no checkpoint{_unpublished(ending)}, see docs/any-script.md"
     elif newest < at:

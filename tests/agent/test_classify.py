@@ -97,6 +97,8 @@ def test_outcome(ending: Ending, outcome: Outcome) -> None:
          "completed at step 50 of 100: it stopped early by itself"),
         (after(exit_code=0, committed=40, reached=50),
          "completed at step 50 of 100: it stopped early by itself; its last checkpoint is at step 40"),
+        (after(exit_code=0, committed=99), "completed at step 99 of 100, the last one if it counts from 0"),
+        (after(exit_code=0, committed=98), "completed at step 98 of 100: it stopped early by itself"),
         (after(exit_code=0, committed=7, counted=True), "completed; last checkpoint: save 7"),
         (after(exit_code=0, resume_step=7, counted=True), "completed; last checkpoint: save 7"),
         (after(exit_code=0), "completed; not resumable: no checkpoint, see docs/any-script.md"),
