@@ -126,10 +126,9 @@ def test_each_rank_gets_its_share(
     assert taken_flat(same) == whole
 
 
-def test_each_rank_draws_random_numbers_of_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As augmentation and masking do. Ranks that share their batches draw the same, for tensor parallelism."""
+def test_each_rank_draws_random_numbers_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As augmentation and masking do. Ranks that share their batches, as in tensor parallelism, draw the
+    same."""
     training = Training(tmp_path)
     monkeypatch.setenv("WORLD_SIZE", "2")
     noise: list[list[float]] = []
