@@ -97,9 +97,11 @@ def _list_mistakes(value: Sequence[object]) -> Iterator[str]:
         )
 
 
-def _is_notebook(word: str) -> bool:
+def _is_notebook(word: object) -> bool:
     """Whether a word with spaces is the name of a notebook, and not a program with one."""
-    return word.endswith(notebook.SUFFIX) and PurePosixPath(words_of(word)[0]).name not in _PROGRAMS
+    if not isinstance(word, str) or not word.endswith(notebook.SUFFIX):
+        return False
+    return PurePosixPath(words_of(word)[0]).name not in _PROGRAMS
 
 
 def _mapping_mistake(value: Mapping[object, object]) -> str:
