@@ -49,10 +49,6 @@ class Candidate:
     def size(self) -> int:
         return sum(size for _, size, _, _ in self.signature)
 
-    @property
-    def newest_ns(self) -> int:
-        return self.order[1]
-
 
 def candidates(root: Path, pattern: SavePattern) -> Iterator[Candidate]:
     """Everything below `root` that matches and has a file in it. Follows no link."""

@@ -128,7 +128,7 @@ class Monitor:
         self.report.beat(self._state())
 
     def ask_to_leave(self, why: Stop) -> None:
-        """Sends SIGTERM to the leader, once. It then has until its grace period or the budget is over."""
+        """Sends SIGTERM to the training, once. It then has until its grace period or the budget is over."""
         if self._stop is not None:
             return
         self._stop = why

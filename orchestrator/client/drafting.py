@@ -38,7 +38,7 @@ class Drafted:
 
 
 def draft(client: Client, script: Path, target: Path | None, *, force: bool) -> Drafted:
-    """See `Client.draft`."""
+    """See `Jobs.draft`."""
     found = scripts.read(script)
     path = target or script.with_name(f"{script.stem}.yaml")
     if path.exists() and not force:

@@ -50,7 +50,7 @@ def rehearse(
     patience: float,
     say: Callable[[str], None],
 ) -> Rehearsed:
-    """See `Client.rehearse`."""
+    """See `Jobs.rehearse`."""
     wired = client.wired()
     parsed = planning.parse(wired, job, ())
     given = _platform(wired, platform)

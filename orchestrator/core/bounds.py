@@ -37,7 +37,7 @@ STATUS_BYTES_MAX = 64 * KIB
 RESULT_BYTES_MAX = 256 * KIB
 ORDER_BYTES_MAX = 64 * MIB  # an environment may be large; we write it, but a script could replace it
 METRICS_BYTES_MAX = 1 * MIB
-ENVIRONMENT_BYTES_MAX = 64 * 1024
+ENVIRONMENT_BYTES_MAX = 64 * KIB
 PROGRESS_LINE_BYTES_MAX = 1 * MIB
 RELAYED_PROGRESS_BYTES_MAX = 64 * MIB  # the part of a session's reports that the agent copies
 

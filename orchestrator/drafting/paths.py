@@ -10,6 +10,8 @@ import ast
 import re
 from collections.abc import Mapping
 
+from orchestrator.drafting.arguments import last_name
+
 _EPOCH = re.compile(r"(?:^|_)(?:ep|epoch|epochs)(?:$|_)", re.IGNORECASE)
 _STEP = re.compile(r"(?:^|_)(?:step|steps|it|iter|iteration|i|n|idx|batch)(?:$|_|\d)", re.IGNORECASE)
 _JOINING = frozenset({"join", "Path", "PurePath", "PosixPath", "str", "joinpath", "fspath", "abspath"})
@@ -42,7 +44,7 @@ def _text(node: ast.expr, known: Mapping[str, str]) -> str:
             return _percent(text, right, known)
         case ast.Call(func=ast.Attribute(value=ast.Constant(value=str(text)), attr="format"), args=args):
             return _formatted(text, args, known)
-        case ast.Call(func=func, args=args) if _name(func) in _JOINING and args:
+        case ast.Call(func=func, args=args) if last_name(func) in _JOINING and args:
             before = [func.value] if isinstance(func, ast.Attribute) and func.attr == "joinpath" else []
             return "/".join(_text(each, known) for each in (*before, *args))
         case ast.Name() | ast.Attribute():
@@ -84,7 +86,3 @@ def _formatted(text: str, given: list[ast.expr], known: Mapping[str, str]) -> st
         return _placeholder(ast.Name(id=name), known) if name.isidentifier() else UNKNOWN
 
     return re.sub(r"\{(\w*)[^{}]*\}", filled, text)
-
-
-def _name(func: ast.expr) -> str:
-    return func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""

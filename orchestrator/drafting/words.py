@@ -30,7 +30,6 @@ _BATCH = ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_bat
 _MICRO = ("micro_batch", "micro_batch_size", "per_device_train_batch_size")
 _ACCUMULATE = ("gradient_accumulation_steps", "grad_accum", "accumulate", "accumulation_steps", "accum_steps")
 _STEPS_GUESSED = 1000
-_TOTAL_MAX = 10**12
 _PLAIN = re.compile(r"[A-Za-z0-9_./=:@%+,{}-]+")
 _YAML_PLAIN = re.compile(r"-{0,2}[A-Za-z][A-Za-z0-9_./-]*|\.(?:/[A-Za-z0-9_./-]*)?")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null", "y", "n"})

@@ -86,7 +86,7 @@ def _list_mistakes(value: Sequence[object]) -> Iterator[str]:
     first = value[0]
     if first == "":
         yield "the first word is empty; write the program there"
-    if len(words_of(first)) < 2:
+    if len(words_of(first)) < 2 or _is_notebook(first):
         return
     if len(value) > 1 and all(len(words_of(word)) > 1 for word in value):
         yield f"a list is one command, word by word; for several commands write {_LINES}"
@@ -95,6 +95,13 @@ def _list_mistakes(value: Sequence[object]) -> Iterator[str]:
             "no program has spaces in its name; give each word by itself, such as [python, train.py], or "
             "write text"
         )
+
+
+def _is_notebook(word: object) -> bool:
+    """Whether a word with spaces is the name of a notebook, and not a program with one."""
+    if not isinstance(word, str) or not word.endswith(notebook.SUFFIX):
+        return False
+    return PurePosixPath(words_of(word)[0]).name not in _PROGRAMS
 
 
 def _mapping_mistake(value: Mapping[object, object]) -> str:

@@ -1,8 +1,8 @@
 """A data loader that knows its place: the epoch and the batch in it, for any number of workers.
 
 Wraps `orchestrator.training.adapters.stateless`, which makes the order of an epoch a function of (seed,
-epoch) and the random choices of a batch one of (seed, epoch, batch). So the place is all there is to save.
-Each rank gets its share of the batches. Also finds loaders of the script that do not know their place.
+epoch) and the random choices of a batch one of (seed, epoch, batch, rank). So the place is all there is to
+save. Each rank gets its share of the batches. Also finds loaders of the script that do not know their place.
 Imports torch only when it is used.
 """
 
@@ -19,8 +19,6 @@ from typing import Any
 from orchestrator.training.ranks import count, rank
 
 _wrapped: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that a Place reads instead
-
-
 _OWN_ORDER = frozenset({"sampler", "batch_sampler"})  # options that exclude `shuffle`
 
 
@@ -107,6 +105,7 @@ class Place:
         order = self._loader.batch_sampler
         order.set_epoch(self.epoch)
         order.start = self.epoch, self.batch
+        self._loader.dataset.rank = order.batches.number  # else all ranks draw the same numbers
         self._batches = iter(self._loader)
         if len(self) == 0:
             raise ValueError("the loader has no batches")
@@ -145,11 +144,12 @@ class Shares:
     def __iter__(self) -> Iterator[Any]:
         ranks, batches = self._divided, list(self.batches)
         if batches:
-            own = range(self._number if ranks > 1 else 0, len(self) * ranks, ranks)
+            own = range(self.number if ranks > 1 else 0, len(self) * ranks, ranks)
             yield from (batches[number % len(batches)] for number in own)
 
     @property
-    def _number(self) -> int:
+    def number(self) -> int:
+        """Which of them this is."""
         return self._share[0] if self._share else rank()
 
     @property

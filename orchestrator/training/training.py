@@ -130,7 +130,7 @@ class Training:
     def loader(self, given: Any, *, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
         """A data loader, or a data set with a DataLoader's `options`, that keeps its epoch and its place in
         it. Put it into the state. Its order is a function of (seed, epoch), and the random choices of a batch
-        of (seed, epoch, batch), for any number of workers.
+        of (seed, epoch, batch, rank), for any number of workers.
 
         Each rank gets its share of the batches. Give `share` as (number, of how many) where some ranks need
         the same ones, as in tensor parallelism. Raises ValueError for data without positions, such as an

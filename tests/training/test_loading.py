@@ -126,6 +126,22 @@ def test_each_rank_gets_its_share(
     assert taken_flat(same) == whole
 
 
+def test_each_rank_draws_random_numbers_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As augmentation and masking do. Ranks that share their batches, as in tensor parallelism, draw the
+    same."""
+    training = Training(tmp_path)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    noise: list[list[float]] = []
+    shared: list[list[Any]] = []
+    for rank in ("0", "1"):
+        monkeypatch.setenv("RANK", rank)
+        own = training.loader(Noisy(), seed=1, batch_size=2)
+        noise.append([each for _, drawn in taken(own, len(own)) for each in drawn])
+        shared.append(taken(training.loader(Noisy(), seed=1, batch_size=2, share=(0, 1)), 10))
+    assert not set(noise[0]) & set(noise[1])
+    assert shared[0] == shared[1]
+
+
 def taken_flat(loader: Any) -> list[list[int]]:
     return [batch.tolist() for batch in loader]
 
