@@ -6,16 +6,16 @@ import signal
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
-from orchestrator.client import Grade, Leg, Rehearsed
+from orchestrator.client import Exactness, Leg, Rehearsed
 
 _MEANINGS = {
-    Grade.BITWISE: "the resumed training gives the same checkpoint, to the last bit",
-    Grade.STATE_EXACT: "every state comes back; only last bits of the results differ",
-    Grade.NOT_EXACT: "the resumed training is another one than the uninterrupted",
-    Grade.UNKNOWN: "it cannot be told whether it resumes exactly",
-    Grade.NOT_RESUMABLE: "there is no checkpoint to resume from",
+    Exactness.BITWISE: "the resumed training gives the same checkpoint, to the last bit",
+    Exactness.STATE_EXACT: "every state comes back; only last bits of the results differ",
+    Exactness.NOT_EXACT: "the resumed training is another one than the uninterrupted",
+    Exactness.UNKNOWN: "it cannot be told whether it resumes exactly",
+    Exactness.NOT_RESUMABLE: "there is no checkpoint to resume from",
 }
-_COLOURS = {Grade.BITWISE: "green", Grade.STATE_EXACT: "green", Grade.UNKNOWN: "yellow"}
+_COLOURS = {Exactness.BITWISE: "green", Exactness.STATE_EXACT: "green", Exactness.UNKNOWN: "yellow"}
 _STEPS_SHOWN = 6
 
 

@@ -58,7 +58,7 @@ if TYPE_CHECKING:
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Standby, Stored
-    from orchestrator.rehearsal.judging import Grade, Rehearsed
+    from orchestrator.rehearsal.judging import Exactness, Rehearsed
     from orchestrator.rehearsal.legs import Leg
 
 _HOMES = {
@@ -71,11 +71,11 @@ _HOMES = {
     "Compared": "hindsight.comparing",
     "Comparison": "hindsight.comparing",
     "Controller": "client.controlling",
+    "Exactness": "rehearsal.judging",
     "Expected": "core.outlook",
     "Finding": "client.checkup",
     "Fits": "client.outlooking",
     "Forecast": "core.foreseen",
-    "Grade": "rehearsal.judging",
     "Health": "client.health",
     "Hop": "core.offer",
     "JudgedClaim": "client.routing",
@@ -141,11 +141,11 @@ __all__ = [
     "Compared",
     "Comparison",
     "Controller",
+    "Exactness",
     "Expected",
     "Finding",
     "Fits",
     "Forecast",
-    "Grade",
     "Health",
     "Hop",
     "JudgedClaim",

@@ -18,6 +18,7 @@ from typing import Any
 from orchestrator.agent.wholeness import is_whole
 from orchestrator.rehearsal import inert
 
+_LOADED_BYTES_MAX = 4_000_000_000
 _TOLD_MAX = 5
 _DEPTH_MAX = 32
 _PICKLE, _ZIP = b"\x80", b"PK\x03\x04"
@@ -106,6 +107,8 @@ def _in_file(one: Path, other: Path, name: str) -> list[Difference]:
 
 def _loaded(path: Path) -> Any:
     """The values in a file. Raises any exception for one that is not read."""
+    if path.stat().st_size > _LOADED_BYTES_MAX:
+        raise ValueError("it may not fit into memory")
     data = path.read_bytes()
     if path.suffix == ".safetensors":
         from safetensors.torch import load

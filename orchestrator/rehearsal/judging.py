@@ -20,7 +20,7 @@ from orchestrator.rehearsal.contents import Difference
 from orchestrator.rehearsal.legs import Ground, Leg
 
 
-class Grade(StrEnum):
+class Exactness(StrEnum):
     """How exactly the job resumes, from the best to the worst."""
 
     BITWISE = "bitwise"  # the checkpoint is the same to the last bit
@@ -43,14 +43,14 @@ class Finding:
 class Rehearsed:
     """What a rehearsal found. `steps`: the step at which the checkpoints were compared; None if none was."""
 
-    grade: Grade
+    grade: Exactness
     findings: tuple[Finding, ...]
     legs: tuple[Leg, ...]
     steps: int | None = None
 
     @property
     def exact(self) -> bool:
-        return self.grade in (Grade.BITWISE, Grade.STATE_EXACT)
+        return self.grade in (Exactness.BITWISE, Exactness.STATE_EXACT)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
         finding = Finding("no checkpoint", told, "save earlier, or give it more time with --patience")
     else:
         finding = Finding("no checkpoint", leg.how, "see docs/any-script.md")
-    return Rehearsed(Grade.NOT_RESUMABLE, (finding,), tuple(ground.legs))
+    return Rehearsed(Exactness.NOT_RESUMABLE, (finding,), tuple(ground.legs))
 
 
 def saved_once(ground: Ground) -> Rehearsed:
@@ -118,7 +118,7 @@ def saved_once(ground: Ground) -> Rehearsed:
         "its only checkpoint is that of its end: a session that ends earlier loses all",
         "save every so many steps; or rehearse more steps, with --steps N",
     )
-    return Rehearsed(Grade.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
+    return Rehearsed(Exactness.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
 
 
 def too_short(ground: Ground) -> Rehearsed:
@@ -126,7 +126,7 @@ def too_short(ground: Ground) -> Rehearsed:
     finding = Finding(
         "too short", "it was at its end before it could be interrupted", "rehearse more steps, with --steps N"
     )
-    return Rehearsed(Grade.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
+    return Rehearsed(Exactness.UNKNOWN, (finding, *_torn(ground)), tuple(ground.legs))
 
 
 def of_unknown_length(ground: Ground) -> Rehearsed:
@@ -136,7 +136,7 @@ def of_unknown_length(ground: Ground) -> Rehearsed:
         "its checkpoints have no step in their name, and it reports none",
         "say how many steps to rehearse, with --steps N; or save as ckpt_{step}",
     )
-    return Rehearsed(Grade.UNKNOWN, (finding,), tuple(ground.legs))
+    return Rehearsed(Exactness.UNKNOWN, (finding,), tuple(ground.legs))
 
 
 def judged(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]) -> Rehearsed:
@@ -194,22 +194,22 @@ class Evidence:
         return (Finding("not reproducible", text, "set every seed before anything is drawn"),)
 
     @property
-    def grade(self) -> Grade:
+    def grade(self) -> Exactness:
         """From the worst up."""
         compared = self.compared
         if self.torn or self.crashed or self.is_another or set(self.lost) - {Lost.RANDOM}:
-            return Grade.NOT_EXACT
+            return Exactness.NOT_EXACT
         if compared.at is None:
-            return Grade.NOT_EXACT if self.lost else Grade.UNKNOWN
+            return Exactness.NOT_EXACT if self.lost else Exactness.UNKNOWN
         if compared.counts and self.drifts:
             same = all(same_inputs(self.whole.trace, leg.trace) for leg in self.resumed if leg.trace)
             exact = self.found and same and not self.lost and not self.unseeded
-            return Grade.STATE_EXACT if exact else Grade.NOT_EXACT
+            return Exactness.STATE_EXACT if exact else Exactness.NOT_EXACT
         if compared.counts:
             known = not self.is_restored or not (compared.always_differs or self.only_notes_differ)
-            return Grade.NOT_EXACT if known else Grade.UNKNOWN
+            return Exactness.NOT_EXACT if known else Exactness.UNKNOWN
         sure = self.is_read and not self.lost and not self.unseeded and not self.untold
-        return Grade.BITWISE if sure else Grade.UNKNOWN
+        return Exactness.BITWISE if sure else Exactness.UNKNOWN
 
     @property
     def is_another(self) -> bool:
@@ -378,7 +378,7 @@ def _of_comparison(evidence: Evidence) -> Iterator[Finding]:
         )
 
 
-def unseen(evidence: Evidence, grade: Grade) -> Iterator[Finding]:
+def unseen(evidence: Evidence, grade: Exactness) -> Iterator[Finding]:
     """What this rehearsal cannot know, where it matters."""
     if not evidence.is_read and not evidence.lost:
         yield Finding(
@@ -387,7 +387,7 @@ def unseen(evidence: Evidence, grade: Grade) -> Iterator[Finding]:
             "a rehearsal sees what Python opens; else look at what the training prints when it resumes",
         )
     trace = [seen for seen in evidence.whole.trace if seen.rank == 0]
-    if grade not in (Grade.BITWISE, Grade.STATE_EXACT) or not trace or not trace[0].passes:
+    if grade not in (Exactness.BITWISE, Exactness.STATE_EXACT) or not trace or not trace[0].passes:
         return
     passes = [
         trace[each.at].passes for each in evidence.found if each.at is not None and each.at < len(trace)

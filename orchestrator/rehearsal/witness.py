@@ -318,6 +318,7 @@ def watch(path: Path) -> None:
 
         warnings.filterwarnings("ignore", message="Using `torch.compile")  # it is about our hooks
         witness = Witness(path)
+        # raises AttributeError on a torch that lacks one of them
         torch.compiler.is_compiling(), torch.amp.GradScaler, torch.optim.lr_scheduler.LRScheduler
         optimizer.register_optimizer_step_pre_hook(witness.before_step)
         optimizer.register_optimizer_step_post_hook(witness.after_step)

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.rehearsal.comparing import Lost, Resumption, Seen
 from orchestrator.rehearsal.contents import Difference
-from orchestrator.rehearsal.judging import Compared, Evidence, Finding, Grade, unseen
+from orchestrator.rehearsal.judging import Compared, Evidence, Exactness, Finding, unseen
 from orchestrator.rehearsal.legs import Leg
 
 
@@ -47,35 +47,41 @@ DRIFTING = replace(CLEAN, compared=Compared(20, (WEIGHTS,)), drifts=True)
 @pytest.mark.parametrize(
     ("evidence", "grade"),
     [
-        (CLEAN, Grade.BITWISE),
-        (UNWATCHED, Grade.BITWISE),
-        (replace(UNWATCHED, resumed=(leg(()),)), Grade.UNKNOWN),  # perhaps it never read its checkpoint
-        (replace(UNWATCHED, compared=Compared(20, (NOTE,), (NOTE,))), Grade.UNKNOWN),  # a time, or its state
-        (replace(CLEAN, compared=Compared(20, (NOTE,), (NOTE,))), Grade.BITWISE),
-        (replace(CLEAN, compared=Compared(20, (NOTE,))), Grade.UNKNOWN),  # a log, or its state
-        (replace(CLEAN, compared=Compared(20, (NOTE, WEIGHTS), (NOTE,))), Grade.NOT_EXACT),
-        (replace(CLEAN, compared=Compared(None)), Grade.UNKNOWN),
-        (replace(CLEAN, found=(Resumption(10, (Lost.RANDOM,)),)), Grade.UNKNOWN),  # nothing was drawn yet
-        (replace(CLEAN, found=(Resumption(10, (Lost.STATE,)),)), Grade.NOT_EXACT),  # such as an average
-        (replace(CLEAN, found=(Resumption(0, (Lost.EVERYTHING,)),)), Grade.NOT_EXACT),  # alike by chance
-        (replace(UNWATCHED, starts_over=True), Grade.NOT_EXACT),
-        (replace(CLEAN, compared=Compared(20, (WEIGHTS,))), Grade.NOT_EXACT),  # a scheduler that began anew
-        (DRIFTING, Grade.STATE_EXACT),
-        (replace(DRIFTING, resumed=(leg(steps(10, 10, data=900)),)), Grade.NOT_EXACT),
-        (replace(DRIFTING, found=()), Grade.NOT_EXACT),
-        (replace(CLEAN, unseeded=("weights",)), Grade.NOT_EXACT),
-        (replace(CLEAN, torn=(Finding("torn files", ""),)), Grade.NOT_EXACT),
-        (replace(CLEAN, crashed=(Finding("crash", ""),)), Grade.NOT_EXACT),
+        (CLEAN, Exactness.BITWISE),
+        (UNWATCHED, Exactness.BITWISE),
+        (replace(UNWATCHED, resumed=(leg(()),)), Exactness.UNKNOWN),  # perhaps it never read its checkpoint
+        (
+            replace(UNWATCHED, compared=Compared(20, (NOTE,), (NOTE,))),
+            Exactness.UNKNOWN,
+        ),  # a time?
+        (replace(CLEAN, compared=Compared(20, (NOTE,), (NOTE,))), Exactness.BITWISE),
+        (replace(CLEAN, compared=Compared(20, (NOTE,))), Exactness.UNKNOWN),  # a log, or its state
+        (replace(CLEAN, compared=Compared(20, (NOTE, WEIGHTS), (NOTE,))), Exactness.NOT_EXACT),
+        (replace(CLEAN, compared=Compared(None)), Exactness.UNKNOWN),
+        (replace(CLEAN, found=(Resumption(10, (Lost.RANDOM,)),)), Exactness.UNKNOWN),  # nothing was drawn yet
+        (replace(CLEAN, found=(Resumption(10, (Lost.STATE,)),)), Exactness.NOT_EXACT),  # such as an average
+        (replace(CLEAN, found=(Resumption(0, (Lost.EVERYTHING,)),)), Exactness.NOT_EXACT),  # alike by chance
+        (replace(UNWATCHED, starts_over=True), Exactness.NOT_EXACT),
+        (
+            replace(CLEAN, compared=Compared(20, (WEIGHTS,))),
+            Exactness.NOT_EXACT,
+        ),  # a scheduler, anew
+        (DRIFTING, Exactness.STATE_EXACT),
+        (replace(DRIFTING, resumed=(leg(steps(10, 10, data=900)),)), Exactness.NOT_EXACT),
+        (replace(DRIFTING, found=()), Exactness.NOT_EXACT),
+        (replace(CLEAN, unseeded=("weights",)), Exactness.NOT_EXACT),
+        (replace(CLEAN, torn=(Finding("torn files", ""),)), Exactness.NOT_EXACT),
+        (replace(CLEAN, crashed=(Finding("crash", ""),)), Exactness.NOT_EXACT),
     ],
 )
-def test_a_grade_is_no_better_than_its_evidence(evidence: Evidence, grade: Grade) -> None:
+def test_a_grade_is_no_better_than_its_evidence(evidence: Evidence, grade: Exactness) -> None:
     assert evidence.grade is grade
 
 
 def test_a_resume_in_the_first_pass_says_nothing_about_the_next(  # its order may be that of the first again
 ) -> None:
-    assert list(unseen(CLEAN, Grade.BITWISE)) == []
+    assert list(unseen(CLEAN, Exactness.BITWISE)) == []
     early = replace(CLEAN, found=(Resumption(5, ()),))
-    [finding] = unseen(early, Grade.BITWISE)
+    [finding] = unseen(early, Exactness.BITWISE)
     assert "it resumed in its first pass of 8 batches over the data" in finding.text
     assert "--steps" in finding.advice

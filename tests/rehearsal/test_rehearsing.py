@@ -11,7 +11,7 @@ import pytest
 from orchestrator.client import Client
 from orchestrator.errors import InputError, SpecError
 from orchestrator.rehearsal.comparing import Lost
-from orchestrator.rehearsal.judging import ADVICE, Grade, Rehearsed
+from orchestrator.rehearsal.judging import ADVICE, Exactness, Rehearsed
 from tests.cli.calls import Caller, caller
 from tests.waiting import wait_until
 
@@ -114,19 +114,19 @@ def test_what_is_forgotten_is_named_with_its_remedy(
 @pytest.mark.parametrize(
     ("odd", "grade", "what", "text"),
     [
-        ("nothing", Grade.BITWISE, None, ""),
-        ("ignores SIGTERM", Grade.BITWISE, None, ""),
-        ("forgets to load", Grade.NOT_EXACT, "starts over", "began from the start"),
-        ("forgets a part", Grade.NOT_EXACT, "differs", ": momentum (by up to "),
-        ("fails to load", Grade.NOT_EXACT, "crash", "ValueError: mismatched keys: 'value'"),
-        ("has no seed", Grade.UNKNOWN, "varies", ": momentum (by up to "),
-        ("notes the time", Grade.UNKNOWN, "varies", ": saved_at (by up to "),
-        ("never saves", Grade.NOT_RESUMABLE, "no checkpoint", "completed; not resumable"),
-        ("saves late", Grade.UNKNOWN, "saves once", "a session that ends earlier loses all"),
+        ("nothing", Exactness.BITWISE, None, ""),
+        ("ignores SIGTERM", Exactness.BITWISE, None, ""),
+        ("forgets to load", Exactness.NOT_EXACT, "starts over", "began from the start"),
+        ("forgets a part", Exactness.NOT_EXACT, "differs", ": momentum (by up to "),
+        ("fails to load", Exactness.NOT_EXACT, "crash", "ValueError: mismatched keys: 'value'"),
+        ("has no seed", Exactness.UNKNOWN, "varies", ": momentum (by up to "),
+        ("notes the time", Exactness.UNKNOWN, "varies", ": saved_at (by up to "),
+        ("never saves", Exactness.NOT_RESUMABLE, "no checkpoint", "completed; not resumable"),
+        ("saves late", Exactness.UNKNOWN, "saves once", "a session that ends earlier loses all"),
     ],
 )
 def test_each_oddity_is_told_apart(
-    client: Client, tmp_path: Path, odd: str, grade: Grade, what: str | None, text: str
+    client: Client, tmp_path: Path, odd: str, grade: Exactness, what: str | None, text: str
 ) -> None:
     done = rehearsed(client, tmp_path, job(odd))
     assert done.grade is grade, done.findings
@@ -137,8 +137,8 @@ def test_each_oddity_is_told_apart(
 def test_a_file_without_a_step_is_compared_at_the_end(client: Client, tmp_path: Path) -> None:
     """Nothing in it tells a training that began anew from one that resumed, but what it opened does."""
     for odd, grade, found in (
-        ("nothing", Grade.BITWISE, []),
-        ("forgets to load", Grade.UNKNOWN, ["not seen"]),
+        ("nothing", Exactness.BITWISE, []),
+        ("forgets to load", Exactness.UNKNOWN, ["not seen"]),
     ):
         text = job(odd, watch="last.pt", more="--to last.pt --archive")
         done = rehearsed(client, tmp_path, text)
@@ -148,7 +148,7 @@ def test_a_file_without_a_step_is_compared_at_the_end(client: Client, tmp_path: 
 
 def test_a_command_without_steps_is_rehearsed_until_it_has_saved(client: Client, tmp_path: Path) -> None:
     done = rehearsed(client, tmp_path, job("nothing", steps="100000"), steps=None)
-    assert (done.grade, done.findings) == (Grade.BITWISE, ())
+    assert (done.grade, done.findings) == (Exactness.BITWISE, ())
     assert done.steps is not None
     assert done.steps < 500
 
@@ -157,13 +157,13 @@ def test_one_that_saves_elsewhere_is_told_the_line_to_add(client: Client, tmp_pa
     done = rehearsed(
         client, tmp_path, job("nothing", watch="elsewhere/{step}.pt", more="--to saved/ckpt_{{step}}.pt")
     )
-    assert (done.grade, whats(done)) == (Grade.NOT_RESUMABLE, ["no checkpoint"])
+    assert (done.grade, whats(done)) == (Exactness.NOT_RESUMABLE, ["no checkpoint"])
     assert 'watch: "saved/ckpt_{step}.pt"' in done.findings[0].text
 
 
 def test_one_that_saves_too_seldom_is_stopped(client: Client, tmp_path: Path) -> None:
     done = rehearsed(client, tmp_path, job("saves late", steps="100000"), steps=None, patience=2.0)
-    assert (done.grade, whats(done)) == (Grade.NOT_RESUMABLE, ["no checkpoint"])
+    assert (done.grade, whats(done)) == (Exactness.NOT_RESUMABLE, ["no checkpoint"])
     assert "it saved none within 2 s, and was stopped" in done.findings[0].text
     assert "--patience" in done.findings[0].advice
 
@@ -172,7 +172,7 @@ def test_torn_files_are_named(client: Client, tmp_path: Path) -> None:
     text = job("", script="torn.py").replace('""  --resume {resume}', "")
     text = text.replace(f'checkpoint: {{watch: "{SAVED}"}}\n', "")
     done = rehearsed(client, tmp_path, text, steps=4)
-    assert done.grade is Grade.NOT_EXACT
+    assert done.grade is Exactness.NOT_EXACT
     assert "model.pt" in next(each.text for each in done.findings if each.what == "torn files")
 
 
