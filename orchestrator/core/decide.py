@@ -287,8 +287,9 @@ def _moved(before: float | None, after: float | None) -> bool:
 
 
 def unasked(record: RunRecord) -> tuple[Accepted, ...]:
-    """The outputs that retention may delete: old ones that the job did not ask for."""
-    return () if record.job.outputs is not None else record.outputs[:-UNASKED_KEPT]
+    """The outputs that retention may delete: old ones that the job did not ask for, now or before a retry."""
+    asked = record.job.outputs is not None or record.asked_before
+    return () if asked else record.outputs[:-UNASKED_KEPT]
 
 
 def _retire(draft: Draft) -> None:
