@@ -145,6 +145,15 @@ def test_outputs_that_were_asked_for_stay_after_a_retry_that_asks_for_none(
     assert [each.ref.generation for each in unasked(after)] == gone
 
 
+def test_no_session_can_have_its_own_outputs_deleted_and_collected_again() -> None:
+    """An agent leaves one set, but nobody can trust what an outbox holds."""
+    many = tuple(replace(outputs(3), ref=replace(outputs(3).ref, step=step)) for step in range(9))
+    found = record(*running(), *(OutputsKept(NOW, each) for each in (outputs(1), outputs(2), *many)))
+    assert unasked(found) == ()
+    found = apply(found, OutputsKept(NOW, outputs(4)))
+    assert unasked(found) == (outputs(1),)
+
+
 def test_a_run_may_begin_with_the_checkpoint_of_another() -> None:
     start = accepted(500, 0, "feed")
     found = submit(Submitted(RUN, job(), NOW, start=start))
