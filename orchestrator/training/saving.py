@@ -87,8 +87,7 @@ class Saver:
             if due is Due.TOGETHER:
                 job = self._save_together(step, state, metrics, given, required)
             else:
-                job = self._job(step, state, metrics, given)
-                job.buffer = None if staged is None else staged.buffer
+                job = self._alone(step, state, metrics, given, staged)
                 self._write(job, required)
         except OSError as error:
             if required:
@@ -139,6 +138,24 @@ class Saver:
             due = Due.NOTHING if last.error is None else due
         due = self._agreement.of_first(due)
         return Due.NOTHING if due is Due.ALONE and rank() else due
+
+    def _alone(
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat],
+        files: Mapping[str, bytes] | Mapping[str, bytes | Path | Shard],
+        staged: Staged | None,
+    ) -> Job:
+        """The checkpoint, which takes what was staged for it. If it cannot be described, that is released."""
+        try:
+            job = self._job(step, state, metrics, files)
+        except BaseException:
+            if staged is not None:
+                staged.release()
+            raise
+        job.buffer = None if staged is None else staged.buffer
+        return job
 
     def _save_together(
         self,
