@@ -150,6 +150,8 @@ class Saver:
         """The checkpoint, which takes what was staged for it. If it cannot be described, that is released."""
         try:
             job = self._job(step, state, metrics, files)
+            if staged is not None and (staged.buffer is not None or job.moves):
+                _check_staged(any(shard.tensors for shard in job.shards))
         except BaseException:
             if staged is not None:
                 staged.release()
@@ -229,7 +231,9 @@ class Saver:
                 raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
         documents = {name: given for name, given in files.items() if isinstance(given, bytes)}
         moves = {name: given for name, given in files.items() if isinstance(given, Path)}
-        shards += tuple(given for given in files.values() if isinstance(given, Shard))
+        staged = tuple(given for given in files.values() if isinstance(given, Shard))
+        _check_staged(bool(staged) and group is not None)
+        shards += staged
         if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in plain_numbers(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
@@ -294,6 +298,13 @@ class Saver:
             self._inherited = self._buffers  # never freed: their addresses may be in other use by now
             self._buffers, self._writer = Buffers(), Writer()
             self._unchanging = Unchanging(self.checkpoints / FOLDER)
+
+
+def _check_staged(has_more: bool) -> None:
+    """Only what was staged has been copied: other tensors would be written as they are later, or from the
+    staged bytes."""
+    if has_more:
+        raise ValueError("a state with trained tensors cannot be saved with staged files: stage them as well")
 
 
 def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, list[str]]]:

@@ -122,3 +122,15 @@ def test_a_checkpoint_that_cannot_be_begun_gives_its_buffer_back(tmp_path: Path)
     target = training.save(4, {"model": frozen}, files=staged, required=True)
     assert target is not None
     assert torch.equal(torch.load(target / "value.pt"), torch.ones(8))
+
+
+@pytest.mark.parametrize("size", [64, 0])
+def test_a_state_with_tensors_is_not_written_from_what_was_staged(tmp_path: Path, size: int) -> None:
+    model, training = torch.nn.Linear(2, 2), Training(tmp_path / "checkpoints")
+    for step in (1, 2, 3):
+        staged = training.stage(size)
+        staged.files["written"] = tmp_path / "written"
+        staged.files["written"].write_text("")
+        with pytest.raises(ValueError, match="stage them as well"):
+            training.save(step, {"model": model}, files=staged)
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
