@@ -125,7 +125,7 @@ def test_no_path_stands_for_two_files(tmp_path: Path, source: Path) -> None:
 def test_too_many_long_names_are_told(tmp_path: Path, source: Path) -> None:
     """The manifest would be larger than readers accept."""
     (source / "train.py").write_text(
-        "import os\nfor folder in range(100, 300):\n    path = '/'.join(str(folder) * 70 for _ in range(15))\n"
+        "import os\nfor place in range(100, 300):\n    path = '/'.join(str(place) * 70 for _ in range(15))\n"
         "    os.makedirs(path)\n    for name in range(28):\n        open(f'{path}/{name}', 'w').close()\n"
     )
     with session(tmp_path / "s", "train.py", source=source) as stay:
