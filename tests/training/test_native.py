@@ -129,8 +129,9 @@ def test_a_state_with_tensors_is_not_written_from_what_was_staged(tmp_path: Path
     model, training = torch.nn.Linear(2, 2), Training(tmp_path / "checkpoints")
     for step in (1, 2, 3):
         staged = training.stage(size)
-        staged.files["written"] = tmp_path / "written"
-        staged.files["written"].write_text("")
+        written_already = tmp_path / "written"
+        written_already.write_text("")
+        staged.files["written"] = written_already
         with pytest.raises(ValueError, match="stage them as well"):
             training.save(step, {"model": model}, files=staged)
     assert not list((tmp_path / "checkpoints").glob("step-*"))
