@@ -10,8 +10,11 @@ import re
 from dataclasses import dataclass
 
 _NOT_FOUND, _NOT_EXECUTABLE, _USAGE = 127, 126, 2
+_SIGNALLED = 128  # a shell adds the signal's number
 EXCEPTION = re.compile(r"(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b(?::|$)")
 _TRACEBACK = "Traceback (most recent call last)"
+# Python goes on after these: an object that could not be cleaned up, and a thread that died.
+_SURVIVED = ("Exception ignored ", "Exception in thread ")
 _HOPELESS = re.compile(
     r"""(?:ModuleNotFoundError|SyntaxError|IndentationError|TabError)\b
     | ImportError:[ ]cannot[ ]import[ ]name\b
@@ -21,9 +24,10 @@ _HOPELESS = re.compile(
     re.VERBOSE,
 )
 _PASSING = re.compile(
-    r"""Connection|Timeout|timed[ ]out|HTTP|URLError|SSL|[Ss]ocket|gaierror|Unavailable|Disconnect
+    r"""[Cc]onnection|Timeout|timed[ ]out|HTTP|URLError|SSL|[Ss]ocket|gaierror|Unavailable|Disconnect
+    | [Tt]emporar|[Tt]ry[ ]again|CommError
     | IncompleteRead|ProtocolError|BrokenPipe|NCCL|DistBackend|CUDA|cuDNN|CUBLAS
-    | Errno[ ](?:5|11|12|16|28|32|101|104|110|111|113|122)\b
+    | Errno[ ](?:5|11|12|16|28|32|101|104|107|110|111|113|116|121|122)\b
     | [Nn]ame[ ]resolution|Name[ ]or[ ]service|[Nn]o[ ]space|MemoryError|OutOfMemory|KeyboardInterrupt
     """,
     re.VERBOSE,
@@ -42,7 +46,9 @@ class Cause:
 
 
 def cause(exit_code: int, tail: str) -> Cause:
-    """The cause of an exit that is not 0."""
+    """The cause of an exit that is not 0. After a signal the last line is not the cause."""
+    if exit_code < 0 or exit_code > _SIGNALLED:
+        return Cause()
     lines = [line.strip() for line in tail.splitlines() if line.strip()]
     last = lines[-1] if lines else ""
     if exit_code in (_NOT_FOUND, _NOT_EXECUTABLE) or _HOPELESS.match(last):
@@ -59,9 +65,12 @@ def _told(line: str) -> str:
 
 
 def last_exception(tail: str) -> str:
-    """The exception that the output ends with; empty if it ends with anything else."""
+    """The exception that the output ends with; empty if it ends with anything else, or if Python went on
+    after it."""
     lines = [line for line in tail.splitlines() if line.strip()]
     if not lines or not EXCEPTION.match(lines[-1]):
         return ""
-    above = next((line for line in reversed(lines[:-1]) if not line.startswith(" ")), "")
-    return lines[-1][:_BYTES_MAX] if above.startswith(_TRACEBACK) else ""
+    above = [line for line in lines[:-1] if not line.startswith(" ")][-2:]
+    if not above or not above[-1].startswith(_TRACEBACK) or above[0].startswith(_SURVIVED):
+        return ""
+    return lines[-1][:_BYTES_MAX]

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 
-CHECKPOINTS = ".orchestrator/checkpoints"  # where people find what was saved and is no checkpoint
+_OWN = ".orchestrator"
+CHECKPOINTS = f"{_OWN}/checkpoints"  # where people find what was saved and is no checkpoint
 _NAMED_MAX = 3
 # Nobody asks for these: they can be made again.
 USELESS = frozenset({
@@ -68,7 +69,10 @@ def unasked(
     found = [
         Output(source, name, name, stamp[0])
         for name, stamp in files_in(source, USELESS)
-        if before.get(name) != stamp and not name.endswith(".pyc") and not is_saved(name)
+        if before.get(name) != stamp
+        and not name.endswith(".pyc")
+        and name.split("/")[0] != _OWN  # no path may stand for two files
+        and not is_saved(name)
     ]
     found += [
         Output(checkpoints, name, f"{CHECKPOINTS}/{name}", size) for name, (size, _) in files_in(checkpoints)
@@ -80,7 +84,8 @@ def expression(pattern: str) -> str:
     """A glob as a regular expression, for `match`. `*` and `?` stay within a folder, `**` does not. A pattern
     that names a folder matches everything below it."""
     pieces = []
-    for piece in re.split(r"(\*\*/|\*\*|\*|\?)", pattern.rstrip("/")):
+    once = re.sub(r"(\*\*/)+", "**/", pattern.rstrip("/"))  # the same, and matched at once
+    for piece in re.split(r"(\*\*/|\*\*|\*|\?)", once):
         pieces.append({"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}.get(piece, re.escape(piece)))
     return "".join(pieces) + r"(?:/|\Z)"
 

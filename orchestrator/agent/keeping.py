@@ -14,6 +14,7 @@ from orchestrator.agent.gathering import Gathered
 from orchestrator.agent.monitor import Monitor
 from orchestrator.core import notebook
 from orchestrator.core.order import Outcome, Result
+from orchestrator.session.committing import Unfit
 
 # The others go on elsewhere, from their checkpoints.
 _OVER = frozenset({
@@ -58,8 +59,9 @@ def _keep(monitor: Monitor, gathered: Gathered, step: int, over: threading.Event
     files = [(each.root, each.name, each.path) for each in gathered.files]
     try:
         kept, left = monitor.outbox.keep(step, files, lambda: not over.is_set())
-    except OSError as error:
-        notes.append(f"the outputs could not be kept: {error.strerror or error}")
+    except (OSError, Unfit) as error:
+        why = (isinstance(error, OSError) and error.strerror) or error
+        notes.append(f"the outputs could not be kept: {why}")
         return
     if kept is not None:
         monitor.log.say(f"kept {len(kept.files)} outputs, {kept.size / 1e6:.1f} MB")

@@ -66,6 +66,7 @@ class Watcher(threading.Thread):
         }
         self._steps: dict[int, str] = {}  # numbered ones: what was taken as this step
         self._parts: set[Saved] = set()  # of which there is more than one
+        self._refused: set[str] = set()  # what was not taken for a reason that people must hear
         self._count = 0
         self._shape: frozenset[str] | None = None  # the files of the last folder that was taken
         self._taken_at: float | None = None
@@ -77,8 +78,10 @@ class Watcher(threading.Thread):
         self.bug: Exception | None = None
 
     def covers(self, name: str) -> bool:
-        """Whether a file of the working directory belongs to something that matches the pattern."""
-        return not self._pattern.in_checkpoints and self._pattern.covers(name)
+        """Whether a file of the working directory belongs to something that matches the pattern, and that
+        was not refused."""
+        saved = "/".join(name.split("/")[: len(self._pattern.pieces)])
+        return not self._pattern.in_checkpoints and self._pattern.covers(name) and saved not in self._refused
 
     def finish(self, *, killed: bool) -> None:
         """Ends the thread after a last look. `killed`: the command ended by a signal, so what it wrote last
@@ -129,7 +132,7 @@ class Watcher(threading.Thread):
         self.found = max(self.found, len(self._seen))
         for each in self._seen.values():
             if each.odd:
-                self._warn(f"{each.path!a} is not taken as a checkpoint: {each.odd}")
+                self._refuse(each, f"is not taken as a checkpoint: {each.odd}")
         fresh = (each for each in self._seen.values() if self._is_fresh(each, each.saved))
         return sorted(fresh, key=lambda each: each.order)
 
@@ -173,7 +176,7 @@ class Watcher(threading.Thread):
         except FileNotFoundError:
             return False
         except OSError as error:
-            self._warn(f"{each.path!a} is not taken as a checkpoint: {error.strerror or error}")
+            self._refuse(each, f"is not taken as a checkpoint: {error.strerror or error}")
             return False
         return False if False in found else None if None in found else True
 
@@ -195,7 +198,7 @@ class Watcher(threading.Thread):
         except OSError as error:
             pause = max(self._every(), _PAUSE_FACTOR * self._settle)  # the disk may be full
             self._paused_until = self._clock.monotonic() + pause
-            self._warn(f"{each.path!a} could not be copied: {error.strerror or error}")
+            self._refuse(each, f"could not be copied: {error.strerror or error}")
             return False
         finally:
             shutil.rmtree(draft, ignore_errors=True)
@@ -246,7 +249,7 @@ class Watcher(threading.Thread):
         if each.size <= free:
             return True
         sizes = f"{bounds.size_text(each.size)}, and {bounds.size_text(free)} are free"
-        self._warn(f"{each.path!a} is not taken as a checkpoint: the disk has no room for a copy of {sizes}")
+        self._refuse(each, f"is not taken as a checkpoint: the disk has no room for a copy of {sizes}")
         return False
 
     def _is_part(self, each: Candidate, step: int) -> bool:
@@ -264,11 +267,13 @@ class Watcher(threading.Thread):
                 "folder, and watch that"
             )
         self._parts.add(each.saved)
+        self._refused.add(each.path)
         self._taken[each.path] = each.signature
         return True
 
     def _note(self, each: Candidate, step: int, signature: Signature) -> None:
         self._taken[each.path] = signature
+        self._refused.discard(each.path)
         self._taken_at = self._clock.monotonic()
         if each.saved != Saved(None, None):
             self._steps[step] = each.path
@@ -286,6 +291,10 @@ class Watcher(threading.Thread):
         if saved.epoch is not None:
             return saved.epoch
         return max((self._newest or 0) + 1, self._reached() or 0)
+
+    def _refuse(self, each: Candidate, why: str) -> None:
+        self._refused.add(each.path)
+        self._warn(f"{each.path!a} {why}")
 
     def _warn(self, text: str) -> None:
         if text not in self._told and len(self._told) < bounds.WARNINGS_MAX:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.client import planning, pulling
+from orchestrator.client.checkpoints import gone
 from orchestrator.client.wiring import Wired
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.edits import clash_of
 from orchestrator.core.job import Job
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError
+from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, NotFound
 from orchestrator.files import draft_folder, write_whole
 from orchestrator.session.layout import manifest_path
 from orchestrator.stores import checkpoints
@@ -97,8 +98,9 @@ def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepte
     with draft_folder(wired.folders.home, mode=0o700) as parts:
         try:
             manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
-        except CorruptCheckpoint as error:
-            raise CorruptCheckpoint(found.name, f"{error.reason}; {_others(begins)}") from error
+        except (CorruptCheckpoint, NotFound) as error:
+            reason = error.reason if isinstance(error, CorruptCheckpoint) else gone(source)
+            raise CorruptCheckpoint(found.name, f"{reason}; {_others(begins)}") from error
         origin = hashlib.sha256(begins.record.run.encode()).hexdigest()[:_INCARNATION_DIGITS]
         ours = replace(manifest, run=run, ref=CheckpointRef(found.ref.step, 0, origin), parent=None)
         path = parts / manifest_path(ours.name)

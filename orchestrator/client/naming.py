@@ -20,23 +20,24 @@ def local_names(paths: Iterable[str]) -> dict[str, str]:
     Unsafe characters of a piece are percent-encoded. A piece that is too long or already taken gets a hash at
     its end. All paths belong to one checkpoint, so none is the folder of another.
     """
-    paths = sorted(paths)
-    below: defaultdict[str, set[str]] = defaultdict(set)
-    for path in paths:
-        folder = ""
-        for piece in path.split("/"):
-            below[folder].add(piece)
-            folder = f"{folder}/{piece}"
-    renamed = {folder: _fitted(pieces) for folder, pieces in below.items()}
-    return {path: _local(path, renamed) for path in paths}
-
-
-def _local(path: str, renamed: dict[str, dict[str, str]]) -> str:
-    folder, found = "", []
-    for piece in path.split("/"):
-        found.append(renamed[folder][piece])
-        folder = f"{folder}/{piece}"
-    return "/".join(found)
+    pieces = {path: path.split("/") for path in sorted(paths)}
+    found: dict[str, list[str]] = {path: [] for path in pieces}
+    folders = (
+        [list(pieces)] if pieces else []
+    )  # each by the paths in it, whose folders have their local names already
+    while folders:
+        inside = folders.pop()
+        depth = len(found[inside[0]])
+        below: defaultdict[str, list[str]] = defaultdict(list)
+        for path in inside:
+            below[pieces[path][depth]].append(path)
+        names = _fitted(set(below))
+        for piece, there in below.items():
+            for path in there:
+                found[path].append(names[piece])
+            if deeper := [path for path in there if len(pieces[path]) > depth + 1]:
+                folders.append(deeper)
+    return {path: "/".join(local) for path, local in found.items()}
 
 
 def _fitted(pieces: set[str]) -> dict[str, str]:

@@ -6,7 +6,8 @@ Only what the ledger accepted counts, as for checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -109,24 +110,27 @@ def _newest(manifests: Sequence[Manifest]) -> tuple[list[Manifest], tuple[tuple[
     """The manifests, newest first, each with the files of which it has the newest version; and the files of
     which an older one has another version. A path that was a file and is a folder now counts as one too."""
     taken: dict[str, FileEntry] = {}
-    folders: set[str] = set()
     chosen: list[Manifest] = []
     older: dict[str, int] = {}
     for manifest in manifests:
-        own = []
+        own, ordered = [], sorted(taken)
         for entry in manifest.files:
-            above = _folders(entry.path)
-            if entry.path not in taken and entry.path not in folders and not above & taken.keys():
+            if not _is_taken(entry.path, taken, ordered):
                 own.append(entry)
             elif taken.get(entry.path) != entry:
                 older.setdefault(entry.path, manifest.ref.generation)
         taken |= {entry.path: entry for entry in own}
-        folders |= {folder for entry in own for folder in _folders(entry.path)}
         if own:
             chosen.append(replace(manifest, files=tuple(own)))
     return chosen, tuple(sorted(older.items()))
 
 
-def _folders(path: str) -> set[str]:
-    pieces = path.split("/")
-    return {"/".join(pieces[:count]) for count in range(1, len(pieces))}
+def _is_taken(path: str, taken: Mapping[str, FileEntry], ordered: Sequence[str]) -> bool:
+    """Whether one of these paths is the same, lies in it, or is a folder of it. `ordered`: they are sorted.
+    A session chose the names: keeps no list of their folders, of which there may be very many."""
+    if path in taken:
+        return True
+    after = bisect(ordered, f"{path}/")
+    if after < len(ordered) and ordered[after].startswith(f"{path}/"):
+        return True
+    return bool(taken) and any(path[:at] in taken for at, each in enumerate(path) if each == "/")

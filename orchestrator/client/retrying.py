@@ -69,6 +69,7 @@ def retry(
         after = replace(record, job=fixed, phase=Phase.QUEUED, cooldowns=(), session=None)
         submitting.check_route(routing.route_of(wired, ledger, after))
         warnings = submitting.share(wired, after) if ledger.is_shared and changes else ()
+        warnings = (*warnings, *_about_watch(record, fixed))
         try:
             if changes:
                 ledger.append(record, [Amended(client.clock.now(), fixed, changes)], due_at=None)
@@ -78,6 +79,17 @@ def retry(
         started = controlling.ensure(client.home, client.clock, ledger) is None
     best = newest(record.accepted)
     return Retried(run, changes, 0 if best is None else best.ref.step, started, warnings)
+
+
+def _about_watch(record: RunRecord, fixed: Job) -> tuple[str, ...]:
+    """The checkpoint keeps the path under which the script saved it."""
+    before, best = record.job.checkpoint.watch, newest(record.accepted)
+    if best is None or before is None or before == fixed.checkpoint.watch:
+        return ()
+    return (
+        f"the checkpoint of step {best.ref.step:,} was saved as {before}, which checkpoint.watch no longer "
+        "matches: it is not put back there, and {resume} is a folder that holds it at that path",
+    )
 
 
 def _not_at_rest(record: RunRecord) -> str:

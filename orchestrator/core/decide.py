@@ -287,8 +287,12 @@ def _moved(before: float | None, after: float | None) -> bool:
 
 
 def unasked(record: RunRecord) -> tuple[Accepted, ...]:
-    """The outputs that retention may delete: old ones that the job did not ask for."""
-    return () if record.job.outputs is not None else record.outputs[:-UNASKED_KEPT]
+    """The outputs that retention may delete: old ones that the job did not ask for, now or before a retry."""
+    if record.job.outputs is not None or record.asked_before:
+        return ()
+    kept = sorted({each.ref.generation for each in record.outputs})[-UNASKED_KEPT:]
+    # never some of one session's: what its outbox still has would come again
+    return tuple(each for each in record.outputs if each.ref.generation not in kept)
 
 
 def _retire(draft: Draft) -> None:

@@ -77,7 +77,8 @@ class RunRecord:
     `slice`: the time its schedule gives it; None: no schedule limits it. `asleep`: the slice is over, and the
     run waits for the next one, until `until` if that is known.
     `place`: the platform and accelerator of the session that was last seen to run.
-    `outputs`: what its sessions left for people, oldest first. `crash`: the exception that ended its
+    `outputs`: what its sessions left for people, oldest first. `asked_before`: the job named its outputs
+    before a retry changed that, so all of them stay. `crash`: the exception that ended its
     last session, and the step that this reached.
     """
 
@@ -124,6 +125,7 @@ class RunRecord:
     deadline: float | None = None
     outputs: tuple[Accepted, ...] = ()
     crash: tuple[str, int] | None = None
+    asked_before: bool = False
 
     @property
     def stored(self) -> tuple[Accepted, ...]:
@@ -231,7 +233,8 @@ def apply(record: RunRecord, event: Event) -> RunRecord:
             return replace(record, asleep=True, until=event.until, paused_at=event.at, deferred=True,
                            reason=event.reason, start="")  # fmt: skip
         case Amended():
-            return replace(record, job=event.job)
+            asked = record.asked_before or record.job.outputs is not None
+            return replace(record, job=event.job, asked_before=asked)
         case Unscheduled():
             given = None if record.slice is None else replace(record.slice, next_at=None, gone=True)
             return replace(record, slice=given)

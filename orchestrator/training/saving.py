@@ -87,8 +87,7 @@ class Saver:
             if due is Due.TOGETHER:
                 job = self._save_together(step, state, metrics, given, required)
             else:
-                job = self._job(step, state, metrics, given)
-                job.buffer = None if staged is None else staged.buffer
+                job = self._alone(step, state, metrics, given, staged)
                 self._write(job, required)
         except OSError as error:
             if required:
@@ -139,6 +138,26 @@ class Saver:
             due = Due.NOTHING if last.error is None else due
         due = self._agreement.of_first(due)
         return Due.NOTHING if due is Due.ALONE and rank() else due
+
+    def _alone(
+        self,
+        step: int,
+        state: Mapping[str, object],
+        metrics: Mapping[str, SupportsFloat],
+        files: Mapping[str, bytes] | Mapping[str, bytes | Path | Shard],
+        staged: Staged | None,
+    ) -> Job:
+        """The checkpoint, which takes what was staged for it. If it cannot be described, that is released."""
+        try:
+            job = self._job(step, state, metrics, files)
+            if staged is not None and (staged.buffer is not None or job.moves):
+                _check_staged(any(shard.tensors for shard in job.shards))
+        except BaseException:
+            if staged is not None:
+                staged.release()
+            raise
+        job.buffer = None if staged is None else staged.buffer
+        return job
 
     def _save_together(
         self,
@@ -212,7 +231,9 @@ class Saver:
                 raise ValueError(f"you cannot add a file named {name!r} to a checkpoint")
         documents = {name: given for name, given in files.items() if isinstance(given, bytes)}
         moves = {name: given for name, given in files.items() if isinstance(given, Path)}
-        shards += tuple(given for given in files.values() if isinstance(given, Shard))
+        staged = tuple(given for given in files.values() if isinstance(given, Shard))
+        _check_staged(bool(staged) and group is not None)
+        shards += staged
         if metrics:  # a manifest cannot hold NaN
             finite = {name: value for name, value in plain_numbers(metrics).items() if math.isfinite(value)}
             documents[_METRICS] = saves.as_json(finite)
@@ -277,6 +298,13 @@ class Saver:
             self._inherited = self._buffers  # never freed: their addresses may be in other use by now
             self._buffers, self._writer = Buffers(), Writer()
             self._unchanging = Unchanging(self.checkpoints / FOLDER)
+
+
+def _check_staged(has_more: bool) -> None:
+    """Only what was staged has been copied: other tensors would be written as they are later, or from the
+    staged bytes."""
+    if has_more:
+        raise ValueError("a state with trained tensors cannot be saved with staged files: stage them as well")
 
 
 def _planned(captured: saves.Captured) -> tuple[tuple[Shard, ...], dict[str, list[str]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.agent.causes import Cause, cause
+from orchestrator.agent.causes import Cause, cause, last_exception
 
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 3, in <module>\n'
 
@@ -53,6 +53,9 @@ def test_an_exception_is_the_same_text_each_time(tail: str, error: str) -> None:
         f"{TRACEBACK}urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>",
         f"{TRACEBACK}torch.distributed.DistBackendError: NCCL error",
         f"{TRACEBACK}OSError: [Errno 5] Input/output error",
+        f"{TRACEBACK}OSError: [Errno 116] Stale file handle: '/data/x'",
+        f"{TRACEBACK}huggingface_hub.errors.LocalEntryNotFoundError: An error happened while trying to "
+        "locate the file on the Hub. Please check your connection and try again",
         "Segmentation fault",
         "",
         "loss 3.0",
@@ -61,3 +64,24 @@ def test_an_exception_is_the_same_text_each_time(tail: str, error: str) -> None:
 )
 def test_what_may_pass_is_not_held_against_it(tail: str) -> None:
     assert cause(1, tail) == Cause()
+
+
+@pytest.mark.parametrize("exit_code", [-9, -11, 137, 139])
+def test_what_a_killed_command_said_last_is_not_its_cause(exit_code: int) -> None:
+    assert cause(
+        exit_code, "no fast path: ModuleNotFoundError\nModuleNotFoundError: No module named 'apex'"
+    ) == (Cause())
+
+
+@pytest.mark.parametrize(
+    ("before", "error"),
+    [
+        ("", "TypeError: x"),
+        ("loss 3.0\n", "TypeError: x"),
+        ("During handling of the above exception, another exception occurred:\n\n", "TypeError: x"),
+        ("Exception ignored in: <function Loader.__del__ at 0x7f00>\n", ""),
+        ("Exception in thread Thread-1 (watch):\n", ""),
+    ],
+)
+def test_an_exception_after_which_python_went_on_ends_nothing(before: str, error: str) -> None:
+    assert last_exception(f"done\n{before}{TRACEBACK}TypeError: x\n") == error

@@ -192,6 +192,8 @@ def test_the_parts_of_two_ranks_are_no_checkpoint(tmp_path: Path) -> None:
         (tmp_path / "s" / "work" / "source" / "end").touch()
         stay.end()
         assert "'out/ckpt_5_rank0.pt' and 'out/ckpt_5_rank1.pt' are both step 5" in warnings(stay)
+        kept = stay.outputs()
+        assert {"out/ckpt_5_rank0.pt", "out/ckpt_5_rank1.pt"} <= kept.keys(), "nothing that was saved is lost"
         assert "into one folder" in warnings(stay)
         assert steps(stay) == []
 

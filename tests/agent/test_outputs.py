@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,38 @@ def test_what_was_there_before_and_what_is_a_checkpoint_is_no_output(tmp_path: P
     os.utime(tmp_path / "touched", (1, 1))
     found = gathering.unasked(tmp_path, tmp_path / "none", before, lambda name: name == "ckpt_1.pt")
     assert [each.path for each in found.files] == ["touched"]
+
+
+def test_no_path_stands_for_two_files(tmp_path: Path, source: Path) -> None:
+    """A manifest with such a path is corrupt, and all outputs would be lost."""
+    (source / "train.py").write_text(
+        f"{WRITES}own = pathlib.Path('.orchestrator/checkpoints/checkpoint-100')\n"
+        "own.mkdir(parents=True)\n(own / 'weights').write_bytes(b'another')\n"
+    )
+    with session(tmp_path / "s", "train.py", source=source) as stay:
+        stay.live()
+        assert stay.outputs() == UNASKED
+
+
+def test_too_many_long_names_are_told(tmp_path: Path, source: Path) -> None:
+    """The manifest would be larger than readers accept."""
+    (source / "train.py").write_text(
+        "import os\nfor place in range(100, 300):\n    path = '/'.join(str(place) * 70 for _ in range(15))\n"
+        "    os.makedirs(path)\n    for name in range(28):\n        open(f'{path}/{name}', 'w').close()\n"
+    )
+    with session(tmp_path / "s", "train.py", source=source) as stay:
+        assert stay.live().outcome is Outcome.COMPLETED
+        status = stay.status()
+        assert status is not None
+        assert any("manifest is larger than" in each for each in status.warnings), status.warnings
+
+
+@pytest.mark.parametrize("pattern", ["**/x", "**/**/**/**/**/**/**/x"])
+def test_folders_at_any_depth_are_matched_at_once(pattern: str) -> None:
+    matches = re.compile(gathering.expression(pattern)).match
+    assert matches("x")
+    assert matches("a/b/x")
+    assert not matches("a/" * 500 + "b")
 
 
 def test_a_full_outbox_costs_the_outputs_and_nothing_else(tmp_path: Path, source: Path) -> None:

@@ -39,6 +39,11 @@ JOBS: dict[str, dict[str, Any]] = {
     "syntax": {"command": "python fail.py syntax"},
     "arguments": {"command": "python fail.py arguments"},
     "program": {"command": "trian --steps 5"},
+    "watched": {
+        "command": {"shell": "mkdir -p out\necho 5 > out/ckpt_5\nexit 3"},
+        "checkpoint": {"watch": "out/ckpt_{step}"},
+        "retry": {"without_progress": 1},
+    },
     "network": {"command": "python fail.py network", "retry": {"without_progress": 2}},
 }
 
@@ -249,13 +254,18 @@ def test_a_damaged_checkpoint_begins_nothing(lab: Lab) -> None:
     lab.over("learn")
     user, origin = lab.user, lab.runs["learn"]
     [blob] = (user.home / "store" / "runs" / origin).glob("blobs/*/*")
-    whole, runs = blob.read_bytes(), sorted((user.home / "store" / "runs").iterdir())
+    whole, runs = blob.read_bytes(), sorted((user.home / "store" / "runs").glob("learn-*"))
     blob.write_bytes(b"9")
     said = user("submit", lab.write("learn", source="fixed"), "--from", origin, code=4).err
     blob.write_bytes(whole)
     assert "cannot be used" in said
     assert f"{origin} has no other" in said
-    assert sorted((user.home / "store" / "runs").iterdir()) == runs
+    [manifest] = (user.home / "store" / "runs" / origin).glob("checkpoints/*[!s]/manifest.json")
+    aside = manifest.rename(manifest.with_name("aside"))
+    said = user("submit", lab.write("learn", source="fixed"), "--from", origin, code=4).err
+    aside.rename(manifest)
+    assert f"it is gone from the home store; {origin} has no other" in said
+    assert sorted((user.home / "store" / "runs").glob("learn-*")) == runs
 
 
 @pytest.mark.parametrize(
@@ -345,6 +355,18 @@ def test_a_retry_continues_from_the_newest_checkpoint(lab: Lab) -> None:
     assert [each["order"]["resume_step"] for each in found["sessions"]] == [0, 5, 5]
     assert found["sessions"][-1]["ending"] == "completed at step 10"
     assert "the user changed its job: source" in user("why", run).out
+
+
+def test_a_retry_that_looks_elsewhere_for_the_checkpoint_is_told(lab: Lab) -> None:
+    found = lab.over("watched")
+    assert (found["phase"], found["progress"]["step"]) == ("failed", 5)
+    user, run = lab.user, lab.runs["watched"]
+    same = user("retry", run, lab.write("watched", tags=["again"]))
+    assert "was saved as" not in same.err
+    lab.over("watched")
+    said = user("retry", run, lab.write("watched", checkpoint={"watch": "saved/ckpt_{step}"}))
+    assert "step 5 was saved as out/ckpt_{step}, which checkpoint.watch no longer matches" in said.err
+    lab.over("watched")
 
 
 def test_a_retry_without_a_checkpoint_starts_over_and_says_so(lab: Lab) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.core.action import Collect, Done, Retire
 from orchestrator.core.checkpoint import Accepted, CheckpointRef
-from orchestrator.core.decide import decide
+from orchestrator.core.decide import decide, unasked
 from orchestrator.core.deposit import decode, deposit_of
 from orchestrator.core.draft import Inputs
 from orchestrator.core.event import Amended, Ended, Event, GaveUp, OutputsKept, Submitted
@@ -132,6 +132,26 @@ def test_a_fixed_job_is_taken_only_while_the_run_rests() -> None:
     assert (after.job, after.phase) == (fixed, Phase.FAILED)
     with pytest.raises(IllegalTransition):
         apply(record(*running()), Amended(NOW, fixed, ("source",)))
+
+
+@pytest.mark.parametrize(("asked", "gone"), [(("*.csv",), []), (None, [1])])
+def test_outputs_that_were_asked_for_stay_after_a_retry_that_asks_for_none(
+    asked: tuple[str, ...] | None, gone: list[int]
+) -> None:
+    found = record(*running(), *(OutputsKept(NOW, outputs(number)) for number in (1, 2, 3, 4)),
+                   ended(Outcome.CRASHED), outputs=asked)  # fmt: skip
+    found = apply(found, GaveUp(NOW, "crashed"))
+    after = apply(apply(found, Amended(NOW, job(), ("outputs",))), Amended(NOW, job(seed=2), ("seed",)))
+    assert [each.ref.generation for each in unasked(after)] == gone
+
+
+def test_no_session_can_have_its_own_outputs_deleted_and_collected_again() -> None:
+    """An agent leaves one set, but nobody can trust what an outbox holds."""
+    many = tuple(replace(outputs(3), ref=replace(outputs(3).ref, step=step)) for step in range(9))
+    found = record(*running(), *(OutputsKept(NOW, each) for each in (outputs(1), outputs(2), *many)))
+    assert unasked(found) == ()
+    found = apply(found, OutputsKept(NOW, outputs(4)))
+    assert unasked(found) == (outputs(1),)
 
 
 def test_a_run_may_begin_with_the_checkpoint_of_another() -> None:

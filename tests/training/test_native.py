@@ -14,6 +14,7 @@ import torch
 
 from orchestrator.training import Training
 from orchestrator.training.native import Pickle
+from orchestrator.training.unchanging import FOLDER
 
 
 def written(folder: Path, value: Any, change: Any = lambda: None) -> Any:
@@ -105,3 +106,32 @@ def test_a_step_that_is_saved_already_gives_its_buffer_back(tmp_path: Path) -> N
         training.save(1, {}, files=staged)
     training.wait()
     assert torch.equal(torch.load(tmp_path / "step-1/file.pt"), torch.ones(9))
+
+
+def test_a_checkpoint_that_cannot_be_begun_gives_its_buffer_back(tmp_path: Path) -> None:
+    """A file stands where the frozen tensors are written. Two of these would leave no buffer to take."""
+    frozen = torch.nn.Linear(2, 2).requires_grad_(requires_grad=False)
+    training = Training(tmp_path)
+    (tmp_path / FOLDER).write_text("")
+    for step in range(1, 5):
+        staged = training.stage(64)
+        assert staged.pickled("value.pt", torch.ones(8))
+        if step < 4:
+            assert training.save(step, {"model": frozen}, files=staged) is None
+    (tmp_path / FOLDER).unlink()
+    target = training.save(4, {"model": frozen}, files=staged, required=True)
+    assert target is not None
+    assert torch.equal(torch.load(target / "value.pt"), torch.ones(8))
+
+
+@pytest.mark.parametrize("size", [64, 0])
+def test_a_state_with_tensors_is_not_written_from_what_was_staged(tmp_path: Path, size: int) -> None:
+    model, training = torch.nn.Linear(2, 2), Training(tmp_path / "checkpoints")
+    for step in (1, 2, 3):
+        staged = training.stage(size)
+        written_already = tmp_path / "written"
+        written_already.write_text("")
+        staged.files["written"] = written_already
+        with pytest.raises(ValueError, match="stage them as well"):
+            training.save(step, {"model": model}, files=staged)
+    assert not list((tmp_path / "checkpoints").glob("step-*"))
