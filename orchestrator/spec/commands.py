@@ -86,7 +86,7 @@ def _list_mistakes(value: Sequence[object]) -> Iterator[str]:
     first = value[0]
     if first == "":
         yield "the first word is empty; write the program there"
-    if len(words_of(first)) < 2:
+    if len(words_of(first)) < 2 or str(first).endswith(notebook.SUFFIX):
         return
     if len(value) > 1 and all(len(words_of(word)) > 1 for word in value):
         yield f"a list is one command, word by word; for several commands write {_LINES}"
