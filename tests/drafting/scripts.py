@@ -376,6 +376,14 @@ log = open(out / "train.log", "w")
         'outputs: ["outputs/*/*/train.log"]  # come home at the end of each session',
     ),
 )
+SHORT_NAMES = Sample(
+    "short_names.py",
+    "import torch\nepochs = 25\nfor e in range(epochs):\n    torch.save({'m': 1}, f'ck/ep{e}.pt')\n",
+    (
+        'checkpoint: {watch: "ck/ep{epoch}.pt"}  # where it saves, as it seems',
+        "  total: 25  # epochs, each counted as a step",
+    ),
+)
 ODD_NAMES = (
     Sample("my train (1).py", "x = 1\n", ('command: [python, "my train (1).py"]', "name: my-train-1")),
     Sample("-rf.py", "x = 1\n", ("command: python ./-rf.py", "name: rf")),
@@ -397,7 +405,7 @@ ENCODINGS = (
 )
 SAMPLES = (
     PLAIN, FORGETFUL, HUGGING_FACE, DATA_CLASSES, LIGHTNING, CLICK, TYPER, FIRE, HYDRA, ARGV, ACCUMULATING,
-    HELPER, NUMPY, NOTEBOOK, LIGHTNING_PLAIN, BY_STEP, BEST_AND_LAST, PICKLING, DATED,
+    HELPER, NUMPY, NOTEBOOK, LIGHTNING_PLAIN, BY_STEP, BEST_AND_LAST, PICKLING, DATED, SHORT_NAMES,
     *ODD_NAMES, *ENCODINGS,
 )  # fmt: skip
 
