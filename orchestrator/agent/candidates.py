@@ -24,13 +24,15 @@ Signature = tuple[tuple[str, int, int, int], ...]
 @dataclass
 class Candidate:
     """Something that matches the pattern, as it was last seen; unchanged since `since`. `odd`: why it can
-    never be a checkpoint. `replaced`: it was put in the place of another file, in one piece."""
+    never be a checkpoint. `replaced`: it was put in the place of another file, in one piece. `restless`:
+    since when it has changed again and again without being taken."""
 
     path: str
     saved: Saved
     signature: Signature
     odd: str = ""
     since: float = 0.0
+    restless: float = 0.0
     replaced: bool = False
     order: tuple[int, int] = field(init=False)
 

@@ -124,7 +124,8 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     newest, reached = ending.newest, ending.reached
     if ending.unpublished and not ending.refused and (newest or 0) < ending.steps_total:
         return Outcome.CRASHED, f"exited 0, but {ending.unpublished}"
-    behind = newest is None or newest < (reached or 0)
+    total = 0 if ending.counted else ending.steps_total
+    behind = newest is None or newest < (total if reached is None else reached)
     if behind and (error := last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)

@@ -29,6 +29,7 @@ from orchestrator.files import copy_file
 _FOLDER_FACTOR = 10
 _PAUSE_FACTOR = 10  # after a copy that failed, for so many times as long
 _YOUNG_SECONDS = 0.01  # a tick of the kernel's clock: within it, a file may change without a trace
+_RESTLESS_FACTOR = 5  # a file that changed for so many times as long without being still
 _COPIES_MAX = 5  # of a file that changes while it is copied
 _LOOKS_SHARE = 20.0  # a look must take no more than this part of the time: 1 / 20
 
@@ -143,7 +144,9 @@ class Watcher(threading.Thread):
         before = self._seen.get(each.path)
         if before is not None and (before.signature, before.odd) == (each.signature, each.odd):
             return before
-        each.since = now
+        each.since = each.restless = now
+        if before is not None and before.signature != self._taken.get(each.path):
+            each.restless = before.restless
         each.replaced = (
             before is not None
             and before.is_file
@@ -158,12 +161,16 @@ class Watcher(threading.Thread):
         whole = self._wholeness(each)
         if whole is False:
             return False
-        at_once = each.is_file and (whole or each.replaced)
+        at_once = each.is_file and (whole or each.replaced or self._is_restless(each, now))
         if not (is_left or at_once or now - each.since >= self._settle_seconds(each)):
             return False
         return self._over.is_set() or not is_being_written(
             {str((self._root / name).resolve()) for name, *_ in each.signature}
         )
+
+    def _is_restless(self, each: Candidate, now: float) -> bool:
+        """Whether it changes too often to be still for long. Then it is taken while nobody has it open."""
+        return not self._over.is_set() and now - each.restless >= _RESTLESS_FACTOR * self._settle
 
     def _settle_seconds(self, each: Candidate) -> float:
         known = each.is_file or _shape(each) == self._shape

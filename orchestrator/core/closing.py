@@ -143,7 +143,7 @@ def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
 def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp | Held:
     count = record.fruitless + 1
     allowed = record.job.without_progress
-    if session.hopeless and not record.accepted:
+    if session.hopeless and not any(each.ref.generation for each in record.accepted):
         return GaveUp(
             now, _with_tail(f"{session.message}; it would fail again, so it is not repeated", session)
         )

@@ -18,6 +18,7 @@ _DIGITS_MAX = 18  # below 2**63
 _PIECE = re.compile(r"\{([^{}]*)\}|(\*)")
 _FORMAT = re.compile(r"%0?[0-9]*d|%s")
 _SUFFIXES = frozenset({".pt", ".pth", ".ckpt", ".safetensors", ".h5", ".keras", ".msgpack"})
+_OF_ANYTHING = frozenset({".pkl", ".pickle", ".npz", ".joblib"})  # data too, so the name must say more
 _WORDS = re.compile(r"(?:ckpt|checkpoint|step|epoch|model|iter|state|last|latest|weights)", re.IGNORECASE)
 _NUMBER = re.compile(r"\d+")
 
@@ -132,8 +133,9 @@ def _guess(path: str) -> str | None:
     name = path.rstrip("/").rpartition("/")[2]
     stem, dot, suffix = name.rpartition(".")
     numbers = list(_NUMBER.finditer(stem if stem and not is_folder else name))
-    named_so = _WORDS.search(name) is not None and bool(numbers)
-    is_weights = bool(stem) and not is_folder and dot + suffix in _SUFFIXES
+    has_word, is_file = _WORDS.search(name) is not None, bool(stem) and not is_folder
+    named_so = has_word and (bool(numbers) or (is_file and dot + suffix in _OF_ANYTHING))
+    is_weights = is_file and dot + suffix in _SUFFIXES
     if not (named_so or is_weights) or not {"{", "}", "*"}.isdisjoint(path):
         return None
     *parents, _ = path.rstrip("/").split("/")

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from orchestrator.drafting.arguments import last_name
 
-_EPOCH = re.compile(r"(?:^|_)(?:ep|epoch|epochs)(?:$|_)", re.IGNORECASE)
+_EPOCH = re.compile(r"(?:^|_)(?:e|ep|epoch|epochs)(?:$|_)", re.IGNORECASE)
 _STEP = re.compile(r"(?:^|_)(?:step|steps|it|iter|iteration|i|n|idx|batch)(?:$|_|\d)", re.IGNORECASE)
 _JOINING = frozenset({"join", "Path", "PurePath", "PosixPath", "str", "joinpath", "fspath", "abspath"})
 UNKNOWN = "*"

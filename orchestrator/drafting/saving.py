@@ -101,17 +101,27 @@ class _Reading:
             return
 
     def _opened(self, call: ast.Call, name: str) -> None:
-        """`open("results/x.json", "w")`, and the methods of a Path."""
+        """`open("results/x.json", "w")`, and the methods of a Path. Bytes that are written again and again
+        (`pickle.dump(state, open("state.pkl", "wb"))`) are a checkpoint."""
+        binary = name == "write_bytes"
         if name == "open":
             method = isinstance(call.func, ast.Attribute)  # Path("x").open("w")
             modes = [*call.args[0 if method else 1 :][:1], given(call, "mode")]
             mode = next((each.value for each in modes if isinstance(each, ast.Constant)), "r")
             if not isinstance(mode, str) or not set(mode) & set("wxa"):
                 return
+            binary = set("wb") <= set(mode)
         if isinstance(call.func, ast.Attribute) and last_name(call.func.value) not in _MODULES:
-            self._note(self.written, call.func.value)
+            place = call.func.value
         elif call.args:
-            self._note(self.written, call.args[0])
+            place = call.args[0]
+        else:
+            return
+        text = self._path(place) if binary else None
+        if text is None or PurePosixPath(text).suffix in _OF_PEOPLE or not self._repeats(call):
+            self._note(self.written, place)
+        else:
+            self.again.append(text)
 
     def _note(self, into: list[str], place: ast.expr) -> None:
         text = self._path(place, named=False)

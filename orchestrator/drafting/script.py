@@ -28,9 +28,14 @@ BYTES_MAX = 10_000_000
 _LOCAL_MAX = 5_000
 _TPU = frozenset({"torch_xla", "jax", "flax", "tensorflow", "keras"})
 # Numbers in the code: keywords of a call, or constants of that name.
-_STEPS = ("max_steps", "num_steps", "n_steps", "steps")
+_STEPS = ("max_steps", "num_steps", "n_steps", "steps", "max_iters", "num_iters", "n_iters", "iterations")
 _EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs")
-_BATCH = ("per_device_train_batch_size", "batch_size")
+_BATCH = ("per_device_train_batch_size", "batch_size", "batch")
+_SEEDING = frozenset({"manual_seed", "seed", "set_seed", "seed_everything", "PRNGKey"})
+_GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "Random"})
+_FINDING = frozenset(
+    {"glob", "iglob", "rglob", "listdir", "scandir", "iterdir", "exists", "isfile", "is_file"}
+)
 
 
 class Framework(StrEnum):
@@ -43,8 +48,8 @@ class Framework(StrEnum):
 class Script:
     """What was found. `saves` are its checkpoints and outputs. `steps`, `epochs` and `batch`: numbers that
     stand in the code and not among its arguments. `packages`: what it imports that neither Python nor its
-    folder has. `notes`: what the command may lack, and `warnings`: what does not work in a session, as
-    sentences. `requirements`: the file beside it."""
+    folder has. `looks`: it may find what it loads by itself. `notes`: what the command may lack, and
+    `warnings`: what does not work in a session, as sentences. `requirements`: the file beside it."""
 
     path: Path
     framework: Framework = Framework.PLAIN
@@ -55,6 +60,7 @@ class Script:
     batch: int | None = None
     precision: Precision = Precision.FP32
     loads: bool = False
+    looks: bool = False
     shuffles: bool = False
     seeds: bool = False
     random_states: bool = False
@@ -130,16 +136,20 @@ class _Reading:
             loads=bool({"load", "load_state_dict", "load_checkpoint", "load_state"} & self._names)
             or "resume_from_checkpoint" in self._text
             or "ckpt_path" in self._text,
+            looks=not _FINDING.isdisjoint(self._names),
             shuffles=any(
                 called(call) == "DataLoader"
                 and isinstance(value := given(call, "shuffle"), ast.Constant)
                 and value.value is True
                 for call in self._calls
             ),
-            seeds=bool({"manual_seed", "seed", "set_seed", "seed_everything", "PRNGKey"} & self._names),
+            seeds=not _SEEDING.isdisjoint(self._names)
+            or any(called(call) in _GENERATORS and (call.args or call.keywords) for call in self._calls),
             random_states="rng_state" in self._text or "getstate" in self._text,
             uses_helper="orchestrator" in self._tops,
-            packages=tuple(sorted(self._tops - _local(folder) - set(sys.stdlib_module_names) - {""})),
+            packages=tuple(
+                sorted(self._tops - _local(folder) - set(sys.stdlib_module_names) - {"", "orchestrator"})
+            ),
             requirements=listed.name if listed.is_file() else None,
             notes=tuple(self._notes()),
             warnings=tuple(self._warnings()),
@@ -234,7 +244,7 @@ def _constants(tree: ast.Module, found_arguments: list[Argument]) -> Mapping[str
                 found[name] = str(value.value)
             elif isinstance(value, ast.Call | ast.BinOp | ast.JoinedStr):
                 text = pattern(value, found)
-                if text is not None and "{" not in text and "*" not in text:
+                if text is not None and "{" not in text:
                     found[name] = text
     arguments_by_name = {each.name: each.default for each in found_arguments if each.default}
     for node in ast.walk(tree):

@@ -82,7 +82,9 @@ def lacking(script: Script) -> list[str]:
         if script.saves.optimizer is False:
             found.append("the checkpoint does not seem to hold the optimizer's state")
         if not script.random_states:
-            found.append("the random states are not saved: dropout and augmentation differ after a resume")
+            found.append(
+                "the random states do not seem to be saved: dropout and augmentation differ after a resume"
+            )
         if not script.seeds:
             found.append("no seed is set: no two trainings are alike")
         if script.shuffles:
@@ -106,7 +108,8 @@ def _how_to_resume(script: Script) -> str:
             )
     where = "a variable in a cell tagged `parameters`" if script.is_notebook else "an argument like --resume"
     lack = "takes no path of a checkpoint" if script.loads else "does not seem to load a checkpoint"
-    return f"it {lack}: add {where}, and pass {{resume}} to it"
+    unless = ", unless it finds its newest by itself" if script.loads and script.looks else ""
+    return f"it {lack}: add {where}, and pass {{resume}} to it{unless}"
 
 
 # --- The lines of the file --------------------------------------------------------------------------------
@@ -186,14 +189,17 @@ def _course(script: Script) -> _Course:
     by_steps = _Course(steps, script.steps if steps is None else _natural(steps.default), False)
     by_epochs = _Course(epochs, script.epochs if epochs is None else _natural(epochs.default), True)
     knows_steps, knows_epochs = (each.argument or each.total for each in (by_steps, by_epochs))
-    watch = max(
-        script.saves.checkpoints, key=lambda each: ("{step}" in each, "{epoch}" in each), default=None
-    )
+    watch = max(script.saves.checkpoints, key=_fitness, default=None)
     if watch is None or ("{step}" not in watch and "{epoch}" not in watch):
         return replace(by_epochs if knows_epochs and not knows_steps else by_steps, watch=watch)
     if "{epoch}" in watch and knows_epochs and not knows_steps:
         return replace(by_epochs, watch=watch.replace("{step}", "*"))
     return replace(by_steps if "{step}" in watch else by_epochs, watch=watch)
+
+
+def _fitness(watch: str) -> tuple[bool, bool, bool]:
+    """How well a training resumes from such files: the best one so far may be far behind."""
+    return "{step}" in watch, "{epoch}" in watch, "best" not in watch.lower()
 
 
 def _batch(script: Script) -> int | None:
@@ -222,8 +228,12 @@ def _checkpoint(script: Script) -> Iterator[str]:
 
 
 def _outputs(script: Script) -> Iterator[str]:
+    """What is written for people, and the files that are replaced and not resumed from, such as best.pt."""
+    watched = None if script.uses_helper else _course(script).watch
+    others = [each for each in script.saves.checkpoints if each != watched and "{" not in each]
     saved = [SavePattern.parse(each) for each in script.saves.checkpoints]
-    wanted = [each for each in script.saves.outputs if not any(each_.match(each) for each_ in saved)]
+    written = [each for each in script.saves.outputs if not any(each_.match(each) for each_ in saved)]
+    wanted = [*others, *written]
     if wanted:
         yield f"outputs: [{', '.join(map(text, wanted))}]  # come home at the end of each session"
 

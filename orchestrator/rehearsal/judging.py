@@ -89,6 +89,7 @@ _TEXTS = {
     Lost.RANDOM: "the random numbers went another way",
 }
 _WORDS = {Lost.EVERYTHING: "starts over"}
+_PAGE = "docs/any-script.md"
 
 
 def is_numbered(job: Job) -> bool:
@@ -107,7 +108,7 @@ def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
         told = f"it saved none within {ground.patience:g} s, and was stopped"
         finding = Finding("no checkpoint", told, "save earlier, or give it more time with --patience")
     else:
-        finding = Finding("no checkpoint", leg.how, "see docs/any-script.md")
+        finding = Finding("no checkpoint", leg.how, "" if _PAGE in leg.how else f"see {_PAGE}")
     return Rehearsed(Exactness.NOT_RESUMABLE, (finding,), tuple(ground.legs))
 
 

@@ -153,6 +153,18 @@ def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> Non
         assert stay.end().outcome is Outcome.STOPPED
 
 
+def test_a_file_of_an_unknown_format_that_is_never_still_is_taken(tmp_path: Path) -> None:
+    """Such as a pickle that is written again every second: it is taken while nobody has it open."""
+    flags = ("--every", "1", "--pause", "0.05", "--plain", "--to", "state.pkl")
+    with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="state.pkl", steps_total=10**6) as stay:
+        agent = stay.start(SETTLING)
+        saved = newest(stay)
+        step, _, state = stay.content(saved, "state.pkl").partition(b" ")
+        assert state == weights_after(int(step))
+        agent.send_signal(signal.SIGTERM)
+        assert stay.end().outcome is Outcome.STOPPED
+
+
 def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> None:
     """As if the optimizer of a large model was gathered between two files, longer than the settle time."""
     script = (

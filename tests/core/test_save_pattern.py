@@ -66,6 +66,8 @@ def test_a_folder_covers_what_lies_in_it_and_is_the_root_of_its_files() -> None:
          "lightning_logs/version_*/checkpoints/epoch={epoch}-step={step}.ckpt"),
         (["runs/2026-11-26_08-03/model_10.pt"], "runs/*/model_{step}.pt"),
         (["model.pt"], "model.pt"),
+        (["state.pkl"], "state.pkl"),
+        (["houses.pkl", "cache.npz"], None),
         (["step-100"], "step-{step}"),
         (["model_3_0.271.pt"], "model_{step}_*.pt"),
         (["plots/loss.png", "results.csv", "train.log", ".pt"], None),

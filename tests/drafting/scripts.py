@@ -56,7 +56,7 @@ def main():
         "outputs: [final.pt]  # come home at the end of each session",
         "  cpu: {micro_batch: 64, precision: fp32}  # here (process)",
         "  T4x2: {micro_batch: 32, precision: fp32}  # there (process)",
-        "# - the random states are not saved: dropout and augmentation differ after a resume",
+        "# - the random states do not seem to be saved: dropout and augmentation differ after a resume",
         "# - a DataLoader shuffles, and its place in the epoch is not saved: `training.loader(…)` does",
     ),
     ("optimizer's state", "GUESSED;", "no seed is set"),
@@ -235,7 +235,7 @@ HELPER = Sample(
     "with_helper.py",
     "from orchestrator.training import Training\ntraining = Training.from_environment()\n",
     ("# It uses orchestrator.training, which saves and resumes: see docs/training.md.",),
-    ("watch", "# -"),
+    ("watch", "# -", "# It imports"),
 )
 NUMPY = Sample(
     "by_hand.py",
@@ -314,6 +314,76 @@ for global_step in range(100):
     ),
     ("optimizer's",),
 )
+BEST_AND_LAST = Sample(
+    "best_and_last.py",
+    """
+import os, torch
+OUT = "runs/exp1"
+BATCH = 16
+epochs = 9
+for epoch in range(epochs):
+    if acc > best:
+        torch.save(model.state_dict(), os.path.join(OUT, "best.pt"))
+    torch.save({"model": model.state_dict()}, os.path.join(OUT, "last.pt"))
+with open(os.path.join(OUT, "metrics.txt"), "w") as f:
+    f.write("x")
+""",
+    (
+        "checkpoint: {watch: runs/exp1/last.pt}  # where it saves, as it seems",
+        "outputs: [runs/exp1/best.pt, runs/exp1/metrics.txt]  # come home at the end of each session",
+        "  global_batch: 16  # samples per step",
+    ),
+)
+PICKLING = Sample(
+    "pickling.py",
+    """
+import os, pickle
+import numpy as np
+rng = np.random.default_rng(3)
+if os.path.exists("state.pkl"):
+    with open("state.pkl", "rb") as f:
+        w, it = pickle.load(f)
+while it < 2000:
+    with open("state.pkl", "wb") as f:
+        pickle.dump((w, it), f)
+    with open("log.json", "wb") as f:
+        f.write(b"{}")
+with open("final.pkl", "wb") as f:
+    pickle.dump(w, f)
+np.savetxt("weights.csv", w)
+""",
+    (
+        "checkpoint: {watch: state.pkl}  # where it saves, as it seems",
+        "outputs: [log.json, final.pkl, weights.csv]  # come home at the end of each session",
+        "# - it takes no path of a checkpoint: add an argument like --resume, and pass {resume} to it, "
+        "unless it finds its newest by itself",
+    ),
+    ("does not seem to save", "no seed"),
+)
+DATED = Sample(
+    "dated.py",
+    """
+import datetime, torch
+from pathlib import Path
+now = datetime.datetime.now()
+out = Path("outputs") / now.strftime("%Y-%m-%d") / now.strftime("%H-%M-%S")
+for step in range(100):
+    torch.save({"optimizer": 1}, out / "checkpoints" / f"step_{step}.pt")
+log = open(out / "train.log", "w")
+""",
+    (
+        'checkpoint: {watch: "outputs/*/*/checkpoints/step_{step}.pt"}  # where it saves, as it seems',
+        'outputs: ["outputs/*/*/train.log"]  # come home at the end of each session',
+    ),
+)
+SHORT_NAMES = Sample(
+    "short_names.py",
+    "import torch\nepochs = 25\nfor e in range(epochs):\n    torch.save({'m': 1}, f'ck/ep{e}.pt')\n",
+    (
+        'checkpoint: {watch: "ck/ep{epoch}.pt"}  # where it saves, as it seems',
+        "  total: 25  # epochs, each counted as a step",
+    ),
+)
 ODD_NAMES = (
     Sample("my train (1).py", "x = 1\n", ('command: [python, "my train (1).py"]', "name: my-train-1")),
     Sample("-rf.py", "x = 1\n", ("command: python ./-rf.py", "name: rf")),
@@ -335,7 +405,8 @@ ENCODINGS = (
 )
 SAMPLES = (
     PLAIN, FORGETFUL, HUGGING_FACE, DATA_CLASSES, LIGHTNING, CLICK, TYPER, FIRE, HYDRA, ARGV, ACCUMULATING,
-    HELPER, NUMPY, NOTEBOOK, LIGHTNING_PLAIN, BY_STEP, *ODD_NAMES, *ENCODINGS,
+    HELPER, NUMPY, NOTEBOOK, LIGHTNING_PLAIN, BY_STEP, BEST_AND_LAST, PICKLING, DATED, SHORT_NAMES,
+    *ODD_NAMES, *ENCODINGS,
 )  # fmt: skip
 
 NESTED = "x = " + "(" * 5000 + "1" + ")" * 5000
