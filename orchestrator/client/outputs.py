@@ -41,12 +41,21 @@ class PulledOutputs:
     renamed: tuple[tuple[str, str], ...] = ()
 
 
+def _why_none(record: RunRecord) -> str:
+    asked = record.job.outputs
+    if asked == ():
+        return "its job says `outputs: []`"
+    if not record.phase.final:
+        more = "" if asked is None else f", if they match {', '.join(map(repr, asked))}"
+        return f"they come when a session ends{more}"
+    return "its sessions left none" if asked is None else f"nothing matched {', '.join(map(repr, asked))}"
+
+
 def wanted(record: RunRecord, session: int | None) -> tuple[Accepted, ...]:
     """The outputs of one session, or of all, newest first. Raises InputError if there are none."""
     every = sorted(record.outputs, key=lambda each: each.ref.generation, reverse=True)
     if not every:
-        why = "its sessions left none" if record.phase.final else "they come when a session ends"
-        raise InputError(f"{record.run} has no outputs: {why} (docs/outputs.md)")
+        raise InputError(f"{record.run} has no outputs: {_why_none(record)} (docs/outputs.md)")
     if session is None:
         return tuple(every)
     found = tuple(each for each in every if each.ref.generation == session)
