@@ -77,8 +77,8 @@ ADVICE = {
     Lost.WEIGHTS: "save and load the whole model.state_dict(), of every model",
     Lost.OPTIMIZER: "save and load optimizer.state_dict(), of every optimizer",
     Lost.STATE: "save and load their state_dict() too",
-    Lost.DATA: "save the place in the epoch and its shuffle, as `training.loader(…)` does, or the random states "
-    "if the data are drawn from them (docs/training.md)",
+    Lost.DATA: "save the place in the epoch and its shuffle, as `training.loader(…)` does, or the random "
+    "states if the data are drawn from them (docs/training.md)",
     Lost.RANDOM: "save and load the random states, or let `orchestrator.training` do it (docs/training.md)",
 }
 _TEXTS = {
