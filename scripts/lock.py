@@ -131,16 +131,21 @@ def main(words: list[str]) -> int:
 
 
 def pinned(files: Iterable[Path]) -> dict[str, str]:
-    """Name → version of every package in those lists that exist; for torch, without the build. Left out: what
-    has different versions for different Pythons."""
+    """Name → version of every package in those lists that exist. Left out: what has different versions for
+    different Pythons."""
+    return {name: version for name, (version, *others) in versions(files).items() if not others}
+
+
+def versions(files: Iterable[Path]) -> dict[str, set[str]]:
+    """Name → versions of every package in those lists that exist; for torch, without the build."""
     lines = [
         line for path in files if path.exists() for line in path.read_text(encoding="utf-8").splitlines()
     ]
     found = (re.match(r"([A-Za-z0-9._-]+)={2,3}([^\s+;\\]+)", line) for line in lines)
-    versions: dict[str, set[str]] = {}
+    listed: dict[str, set[str]] = {}
     for match in filter(None, found):
-        versions.setdefault(match[1], set()).add(match[2])
-    return {name: version for name, (version, *others) in versions.items() if not others}
+        listed.setdefault(match[1], set()).add(match[2])
+    return listed
 
 
 def resolved(

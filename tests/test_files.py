@@ -236,7 +236,13 @@ def test_a_draft_stays_while_its_writer_lives_and_goes_once_it_was_killed(tmp_pa
 
 # Who may sync directly: modules that are shipped alone, and modules that write into a draft folder or link
 # files that another module wrote.
-SYNCS = ("training/layout.py", "session/committing.py", "session/outbox.py", "stores/checkpoints.py")
+SYNCS = (
+    "training/layout.py",
+    "training/native.py",
+    "session/committing.py",
+    "session/outbox.py",
+    "stores/checkpoints.py",
+)
 
 
 def test_atomic_writing_has_one_home() -> None:

@@ -142,6 +142,15 @@ def write_file(path: Path, chunks: Iterable[bytes | memoryview]) -> None:
         os.close(handle)
 
 
+def sync_file(path: Path) -> None:
+    """Makes the bytes of a file durable that somebody else wrote. Raises OSError."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
 def sync_folder(folder: Path) -> None:
     """Makes the names in a folder durable, where the system can do that."""
     if os.name == "nt":

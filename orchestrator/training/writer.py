@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.training.buffers import Buffer
-from orchestrator.training.layout import STATE_FILE, Shard, room, sync_folder, write_file
+from orchestrator.training.layout import STATE_FILE, Shard, room, sync_file, sync_folder, write_file
 from orchestrator.training.sharded import Parts
 
 TEMPORARY = ".tmp-step-"
@@ -210,11 +210,7 @@ def _made(folder: Path, name: str) -> Path:
 
 def _move(written: Path, path: Path) -> None:
     """Moves a file that is on the same file system, and makes its bytes durable."""
-    handle = os.open(written, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
+    sync_file(written)
     written.rename(path)
 
 

@@ -26,7 +26,8 @@ class Story:
     (`is_folder`), the file that comes last.
     `told` finds the numbers of the epochs or steps that a session has trained, after `scale`: each `stride`
     after the one before, and `last` at the end. It looks in the log, or in the outputs that `told_in` names.
-    `numbered`: the checkpoints have these numbers, too.
+    `numbered`: the checkpoints have these numbers, too. `late`: what it printed last is lost with its
+    machine, because it is sent a moment later.
     `exact`: files, of the last checkpoint or the outputs, that are the same to the last bit as without
     interruption; `others` differ, because the script does not save where its data or random numbers are.
     `leaves`: files among the outputs.
@@ -42,6 +43,7 @@ class Story:
     scale: float = 1.0
     told_in: str = ""
     numbered: bool = True
+    late: bool = False
     exact: tuple[str, ...] = ()
     others: tuple[str, ...] = ()
     leaves: tuple[str, ...] = ()
@@ -85,7 +87,7 @@ STORIES = (
     ),
     Story(
         "notebook", "a notebook that looks for its newest checkpoint", f'python -c "{_CELLS}"',
-        saves="checkpoints/epoch_*.npz", told=r"^epoch (\d+):", last=80,
+        saves="checkpoints/epoch_*.npz", told=r"^epoch (\d+):", last=80, late=True,
         exact=("checkpoints/epoch_80.npz", "denoised.csv"), leaves=("denoised.csv",),
     ),
 )  # fmt: skip

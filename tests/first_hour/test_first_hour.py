@@ -74,12 +74,13 @@ def test_the_table_in_the_docs_counts_what_is_there() -> None:
 
 
 def check_endings(person: Person) -> None:
-    """A lost machine, a limit, and perhaps more of them on a busy machine; then the end."""
-    outcomes = [ending.outcome for ending in person.endings()]
-    assert outcomes[0] is Outcome.LOST
-    assert outcomes[-1] is Outcome.COMPLETED
-    assert set(outcomes[1:-1]) == {Outcome.STOPPED}
-    assert any("the session's deadline" in ending.message for ending in person.endings())
+    """A lost machine, a limit, and perhaps more of them on a busy machine, where a session may not come to
+    its first save; then the end."""
+    lost, *limited, done = endings = person.endings()
+    assert lost.outcome is Outcome.LOST, endings
+    assert done.outcome is Outcome.COMPLETED, endings
+    assert all("the session's deadline" in ending.message for ending in limited), endings
+    assert any(ending.outcome is Outcome.STOPPED for ending in limited), endings
 
 
 def check_went_on(person: Person, outputs: Path) -> None:
@@ -92,14 +93,18 @@ def check_went_on(person: Person, outputs: Path) -> None:
         orders = orders[-1:]
     trained = [person.told(text) for text in texts]
     assert len(trained) == len(orders)
+    resumed = [order.resume_step for order in orders]
+    assert resumed == sorted(resumed)
+    if story.late:
+        told = [pair for pair in zip(trained, resumed, strict=True) if pair[0]]
+        trained, resumed = [numbers for numbers, _ in told], [step for _, step in told]
     assert all(trained), f"{trained} {texts} {person.endings()}"
     for numbers in trained:
         assert numbers == list(range(numbers[0], numbers[-1] + 1, story.stride))
     for before, after in pairwise(trained):
-        assert before[0] < after[0] <= before[-1] + story.stride
+        assert before[0] < after[0]
+        assert story.late or after[0] <= before[-1] + story.stride
     assert trained[-1][-1] == story.last
-    resumed = [order.resume_step for order in orders]
-    assert resumed == sorted(resumed)
     if story.numbered:
         assert [numbers[0] - story.stride for numbers in trained] == resumed
 
