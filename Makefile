@@ -1,9 +1,9 @@
 # The commands of this repository. Each sets up what it needs (scripts/setup.py, quick if nothing has changed).
 
 PYTHON ?= python3
-# Two per core, because most tests wait for processes, containers and databases. The tests of a file stay on one
-# worker, because some share an image that takes a minute to build.
-WORKERS ?= $(shell echo $$((2 * $$(nproc 2>/dev/null || echo 1))))
+# Two per core and two more, because most tests wait for processes, containers and databases. The tests of a file
+# stay on one worker, because some share an image that takes a minute to build.
+WORKERS ?= $(shell echo $$((2 + 2 * $$(nproc 2>/dev/null || echo 1))))
 BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
