@@ -34,7 +34,7 @@ FOLDER = ".orchestrator/rehearsal"  # in the bundle
 SITE = f"{FOLDER}/sitecustomize.py"
 TRACE = f"{FOLDER}/trace.jsonl"
 _KEPT = 1000
-_INTERVAL_SECONDS = 1.0
+_INTERVAL_SECONDS = 1.0  # between requests; of what a script saves by itself, every save is taken
 _POLL_SECONDS = 0.2
 
 
@@ -126,7 +126,7 @@ class Ground:
             end_at=end_at,
             env=tuple(sorted(env.items())),
             keep=Keep(last=_KEPT),
-            interval_seconds=_INTERVAL_SECONDS,
+            interval_seconds=0.0 if job.checkpoint.watch else _INTERVAL_SECONDS,
             outputs=(TRACE,),
         )
 
