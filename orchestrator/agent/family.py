@@ -65,6 +65,14 @@ def listeners(leader: int) -> list[int]:
     return sorted(found) or [leader]
 
 
+def terminate(leader: int) -> None:
+    """Sends SIGTERM to those that it is for. Call it before the leader is reaped: its number is still its
+    own then."""
+    for pid in listeners(leader):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGTERM)
+
+
 def _member(pid: int, stat: bytes) -> Member:
     fields = stat.rpartition(b")")[2].split()  # proc(5), from the third field on
     ticks = sum(map(int, fields[11:15]))

@@ -7,11 +7,9 @@ The whole group is never signalled, because that would kill data-loader workers
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -115,9 +113,7 @@ class Leader:
     def terminate(self) -> None:
         """Sends SIGTERM to the training, which asks it to save and exit with 75: to the leader, or to those
         below it that handle the signal if it does not."""
-        for pid in family.listeners(self._process.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM)  # the leader is not reaped yet, so its number is still its own
+        family.terminate(self._process.pid)
 
     def seconds(self) -> float:
         """The processor time that the training has used."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import queue
 import secrets
-import signal
 import subprocess
 import sys
 import tempfile
@@ -113,9 +112,7 @@ class Kernel:
     def terminate(self) -> None:
         """Sends SIGTERM to the training: the kernel if a cell handles it, else a program that a cell runs and
         that handles it."""
-        for pid in family.listeners(self._process.pid):
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGTERM)
+        family.terminate(self._process.pid)
 
     def end(self) -> None:
         """Ends the kernel as Python ends: waits for its threads and calls its exit handlers."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
 STATE_FILE = "state.json"
+SAVED = re.compile(r"step-(\d+)")  # the name of a checkpoint's folder
 SHARD_BYTES = 256 * 1000 * 1000
 _ALIGNMENT = 64
 _CHUNK = 16 * 1024 * 1024
@@ -46,7 +48,7 @@ class Shard:
     def write(self, path: Path, body: memoryview | None = None) -> None:
         """Writes the file from `body`, a copy of its bytes, or from the tensors themselves. Raises
         OSError."""
-        write_shard(path, self, body)
+        write_file(path, chain([self.header], _straight(self) if body is None else [body]))
 
 
 def pieces(name: str, tensor: torch.Tensor, shard_bytes: int = SHARD_BYTES) -> list[tuple[str, torch.Tensor]]:
@@ -113,11 +115,6 @@ def shard_of(
 def aligned(begin: int) -> int:
     """The next place in a buffer where a file's tensors may begin."""
     return begin + -begin % _ALIGNMENT
-
-
-def write_shard(path: Path, shard: Shard, body: memoryview | None = None) -> None:
-    """Writes a shard from `body`, a copy of its bytes, or from the tensors themselves. Raises OSError."""
-    write_file(path, chain([shard.header], _straight(shard) if body is None else [body]))
 
 
 def _straight(shard: Shard) -> Iterator[memoryview]:

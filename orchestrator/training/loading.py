@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from orchestrator.training.ranks import count, rank
-
 _wrapped: weakref.WeakSet[Any] = weakref.WeakSet()  # loaders that a Place reads instead
 _OWN_ORDER = frozenset({"sampler", "batch_sampler"})  # options that exclude `shuffle`
 
@@ -114,59 +112,13 @@ class Place:
         self.epoch, self.batch, self._batches = self.epoch + 1, 0, None
 
 
-class Shares:
-    """A batch sampler with every n-th batch of another one for each of n ranks.
-
-    All have the same number: those that lack one get one of the first again, or all leave it out if the
-    batches are of full size only. A sampler that already knows its ranks, such as a DistributedSampler, is
-    left alone. `share` is (number, of how many); None: this rank of all.
-    """
-
-    def __init__(self, batches: Any, share: tuple[int, int] | None) -> None:
-        self.batches, self._share = batches, share
-        self.sampler = getattr(batches, "sampler", None)
-        self.batch_size = getattr(batches, "batch_size", None)
-        self.drop_last = bool(getattr(batches, "drop_last", False))
-
-    @property
-    def ranks(self) -> int:
-        """How many there are in all."""
-        return self._share[1] if self._share else count()
-
-    def set_epoch(self, epoch: int) -> None:
-        if hasattr(self.batches, "set_epoch"):
-            self.batches.set_epoch(epoch)
-
-    def __len__(self) -> int:
-        whole, ranks = len(self.batches), self._divided
-        return whole // ranks if self.drop_last else -(-whole // ranks)
-
-    def __iter__(self) -> Iterator[Any]:
-        ranks, batches = self._divided, list(self.batches)
-        if batches:
-            own = range(self.number if ranks > 1 else 0, len(self) * ranks, ranks)
-            yield from (batches[number % len(batches)] for number in own)
-
-    @property
-    def number(self) -> int:
-        """Which of them this is."""
-        return self._share[0] if self._share else rank()
-
-    @property
-    def _divided(self) -> int:
-        """By how many the batches are still to be divided."""
-        return (
-            1 if any(hasattr(each, "num_replicas") for each in (self.batches, self.sampler)) else self.ranks
-        )
-
-
 def placed(given: Any, seed: int, share: tuple[int, int] | None = None, **options: Any) -> Place:
     """A loader or a data set as a `Place`. `options` are those of a DataLoader, for a data set, which is
     shuffled unless they say otherwise. Raises ValueError for what has no positions, such as an iterable data
     set, and TypeError for options beside a loader."""
     from torch.utils.data import DataLoader, IterableDataset
 
-    from orchestrator.training.adapters.stateless import stateless
+    from orchestrator.training.adapters.stateless import Shares, stateless
 
     if not isinstance(given, DataLoader):
         if not _OWN_ORDER.isdisjoint(options) or isinstance(given, IterableDataset):

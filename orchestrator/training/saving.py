@@ -37,6 +37,9 @@ _OURS = (STATE_FILE, _METRICS, _ENVIRONMENT)
 _FILE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+(/(?!\.)[^/\\\x00-\x1f\x7f]+)*")
 
 
+Files = Mapping[str, bytes] | Mapping[str, bytes | Path | Shard]  # a mapping's values are one kind for mypy
+
+
 class Due(Enum):
     """What a rank does for a save."""
 
@@ -144,7 +147,7 @@ class Saver:
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes] | Mapping[str, bytes | Path | Shard],
+        files: Files,
         staged: Staged | None,
     ) -> Job:
         """The checkpoint, which takes what was staged for it. If it cannot be described, that is released."""
@@ -164,7 +167,7 @@ class Saver:
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes] | Mapping[str, bytes | Path | Shard],
+        files: Files,
         required: bool,
     ) -> Job:
         """The save of a state with sharded tensors, of which each rank writes its parts. Raises the first
@@ -205,7 +208,7 @@ class Saver:
         step: int,
         state: Mapping[str, object],
         metrics: Mapping[str, SupportsFloat],
-        files: Mapping[str, bytes] | Mapping[str, bytes | Path | Shard],
+        files: Files,
         group: Any = None,
     ) -> Job:
         """The checkpoint without the bytes of the trained tensors. Writes the frozen tensors to disk.

@@ -11,7 +11,6 @@ import atexit
 import json
 import math
 import os
-import re
 import signal
 import sys
 import threading
@@ -23,6 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
 from orchestrator.training import determinism
 from orchestrator.training import state as saves
+from orchestrator.training.layout import SAVED
 from orchestrator.training.loading import Place, forgetful, placed
 from orchestrator.training.ranks import Agreement, is_distributed, rank
 from orchestrator.training.saving import Saver, plain_numbers
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from orchestrator.training.native import Staged
 
 EXIT_SAVED = 75
-_STEP = re.compile(r"step-(\d+)")
 
 
 class Training:
@@ -283,7 +282,7 @@ class Training:
 def newest(checkpoints: Path) -> Path | None:
     """The committed checkpoint with the highest step in a folder, or None."""
     found = [
-        (int(match[1]), path) for path in checkpoints.glob("step-*") if (match := _STEP.fullmatch(path.name))
+        (int(match[1]), path) for path in checkpoints.glob("step-*") if (match := SAVED.fullmatch(path.name))
     ]
     return max(found)[1] if found else None
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator.training.layout import plan, sync_folder, write_shard
+from orchestrator.training.layout import plan, sync_folder
 from orchestrator.training.state import FROZEN
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Unchanging:
         try:
             for shard in plan(component + FROZEN, tensors):
                 path = files[shard.file] = self.folder / f"{os.getpid()}-{self._version}-{shard.file}"
-                write_shard(path, shard)
+                shard.write(path)
             sync_folder(self.folder)
         except BaseException:
             for path in files.values():

@@ -7,7 +7,6 @@ earlier checkpoints intact. Must never know what a training is or when it saves.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 import threading
@@ -18,11 +17,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.training.buffers import Buffer
-from orchestrator.training.layout import STATE_FILE, Shard, room, sync_file, sync_folder, write_file
+from orchestrator.training.layout import SAVED, STATE_FILE, Shard, room, sync_file, sync_folder, write_file
 from orchestrator.training.sharded import Parts
 
 TEMPORARY = ".tmp-step-"
-_SAVED = re.compile(r"step-(\d+)")
 
 
 @dataclass
@@ -121,7 +119,7 @@ class Job:
         if self.keep is None:
             return []
         found = [(int(match[1]), path) for path in self.target.parent.iterdir()
-                 if (match := _SAVED.fullmatch(path.name)) and (path / STATE_FILE).is_file()]  # fmt: skip
+                 if (match := SAVED.fullmatch(path.name)) and (path / STATE_FILE).is_file()]  # fmt: skip
         older = sorted(each for each in found if each[0] < self.step)
         return [path for _, path in older[: max(0, len(older) - self.keep + 1)]]
 

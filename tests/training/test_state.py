@@ -144,7 +144,7 @@ def test_shards_are_of_bounded_size_and_larger_tensors_are_split_by_rows(tmp_pat
     assert len(shards) == 5
     assert all(shard.size <= 1000 for shard in shards)
     for shard in shards:
-        layout.write_shard(tmp_path / shard.file, shard)
+        shard.write(tmp_path / shard.file)
     layout.write_file(tmp_path / "state.json", [captured.document(1, {"x": names}, [randomness.capture()])])
     found = state.component(tmp_path, "x")
     assert all(torch.equal(found[name], value) for name, value in tensors.items())

@@ -20,6 +20,8 @@ import numpy
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset, IterableDataset, Sampler
 
+from orchestrator.training.ranks import count, rank
+
 Position = tuple[int, int, Sequence[Any]]  # epoch, batch inside it, indices of its items
 
 
@@ -50,13 +52,11 @@ def seeded(*key: int) -> Iterator[None]:
 class Order(Sampler[list[Position]]):
     """A batch sampler whose order is a function of (seed, epoch), and which can begin inside an epoch.
 
-    Wraps any batch sampler, and draws its shuffle from the epoch's own random numbers. Gives one rank's share
-    of the batches: every rank gets as many, and the first ones of the epoch fill up the last ones.
+    Wraps any batch sampler, and draws its shuffle from the epoch's own random numbers.
     """
 
-    def __init__(self, batches: Any, seed: int, share: tuple[int, int] = (0, 1)) -> None:
+    def __init__(self, batches: Any, seed: int) -> None:
         self.batches, self.seed = batches, seed
-        self.rank, self.ranks = share
         self.epoch, self.start = 0, (0, 0)
         self.batch_size = getattr(batches, "batch_size", None)  # for Accelerate
         self.drop_last = getattr(batches, "drop_last", False)
@@ -75,24 +75,63 @@ class Order(Sampler[list[Position]]):
         return self.start[1] if self.start[0] == self.epoch else 0
 
     def __len__(self) -> int:
-        return math.ceil(len(self.batches) / self.ranks)
+        return len(self.batches)
 
     def __iter__(self) -> Iterator[list[Position]]:
         for inner in _chain(self.batches):
             if hasattr(inner, "set_epoch"):
                 inner.set_epoch(self.epoch)
         with seeded(self.seed, self.epoch):
-            batches = self._shared(list(self.batches))
+            batches = list(self.batches)
         for number in range(self.first, len(batches)):
             yield [(self.epoch, number, batches[number])]
 
-    def _shared(self, batches: list[Any]) -> list[Any]:
-        if self.ranks == 1 or not batches:
-            return batches
-        if type(self.batches) is BatchSampler:  # its last batch may be smaller
+
+class Shares:
+    """A batch sampler with every n-th batch of another one for each of n ranks. All have the same number:
+    those that lack one get one of the first again.
+
+    With `filled`, the first items of the epoch also fill up a last batch that is smaller. Without, all ranks
+    leave out the rest if the batches are of full size only. A sampler that already knows its ranks, such as a
+    DistributedSampler, is left alone. `share` is (number, of how many); None: this rank of all.
+    """
+
+    def __init__(self, batches: Any, share: tuple[int, int] | None, *, filled: bool = False) -> None:
+        self.batches, self._share, self._filled = batches, share, filled
+        self.sampler = getattr(batches, "sampler", None)
+        self.batch_size = getattr(batches, "batch_size", None)
+        self.drop_last = bool(getattr(batches, "drop_last", False))
+
+    @property
+    def ranks(self) -> int:
+        """How many there are in all."""
+        return self._share[1] if self._share else count()
+
+    @property
+    def number(self) -> int:
+        """Which of them this is."""
+        return self._share[0] if self._share else rank()
+
+    def set_epoch(self, epoch: int) -> None:
+        if hasattr(self.batches, "set_epoch"):
+            self.batches.set_epoch(epoch)
+
+    def __len__(self) -> int:
+        whole, ranks = len(self.batches), self._divided
+        return whole // ranks if self.drop_last and not self._filled else math.ceil(whole / ranks)
+
+    def __iter__(self) -> Iterator[Any]:
+        ranks, batches = self._divided, list(self.batches)
+        if self._filled and batches and type(self.batches) is BatchSampler:
             more = islice(cycle(chain.from_iterable(batches)), self.batches.batch_size - len(batches[-1]))
             batches[-1] = [*batches[-1], *more]
-        return list(islice(cycle(batches), self.rank, len(self) * self.ranks, self.ranks))
+        yield from islice(cycle(batches), self.number if ranks > 1 else 0, len(self) * ranks, ranks)
+
+    @property
+    def _divided(self) -> int:
+        """By how many the batches are still to be divided."""
+        knows = any(hasattr(each, "num_replicas") for each in (self.batches, self.sampler))
+        return 1 if knows else self.ranks
 
 
 class Batches(Dataset[Any]):
@@ -143,14 +182,17 @@ def stateless(loader: DataLoader[Any], seed: int, rank: int = 0, ranks: int = 1)
     """The same loader, with batches that are a function of (seed, epoch, batch), for any number of workers.
 
     It shuffles, masks and augments as before, but with other random numbers. With `ranks`, it has one rank's
-    share of the batches; without, the loader has that already. Raises ValueError for a loader without
+    filled share of the batches; without, the loader has that already. Raises ValueError for a loader without
     batches, and for one over an iterable data set, which has no positions.
     """
     if isinstance(loader.dataset, IterableDataset) or loader.batch_sampler is None:
         raise ValueError("exact resume needs a map-style data set with batches; this loader has no positions")
+    batches: Any = loader.batch_sampler
+    if ranks > 1:
+        batches = Shares(batches, (rank, ranks), filled=True)
     return Loader(
         Batches(loader.dataset, loader.collate_fn, seed, rank),
-        batch_sampler=Order(loader.batch_sampler, seed, (rank if ranks > 1 else 0, ranks)),
+        batch_sampler=Order(batches, seed),
         collate_fn=_only,
         num_workers=loader.num_workers,
         pin_memory=loader.pin_memory,
