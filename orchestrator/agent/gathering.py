@@ -65,7 +65,7 @@ def unasked(
 ) -> Gathered:
     """What a session wrote although the job names no outputs: new and changed files in the working directory,
     and what it saved in the checkpoint folder and is no checkpoint. `before`: what was there at its start.
-    `is_saved`: whether a file in the working directory is kept as a checkpoint."""
+    `is_saved`: whether what has this path for people is kept as a checkpoint already."""
     found = [
         Output(source, name, name, stamp[0])
         for name, stamp in files_in(source, USELESS)
@@ -75,7 +75,9 @@ def unasked(
         and not is_saved(name)
     ]
     found += [
-        Output(checkpoints, name, f"{CHECKPOINTS}/{name}", size) for name, (size, _) in files_in(checkpoints)
+        Output(checkpoints, name, path, size)
+        for name, (size, _) in files_in(checkpoints)
+        if not is_saved(path := f"{CHECKPOINTS}/{name}")
     ]
     return _within(found, bytes_max, "; to keep them, name them under `outputs`")
 

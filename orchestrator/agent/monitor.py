@@ -16,7 +16,7 @@ from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
-from orchestrator.agent.gathering import Stamp
+from orchestrator.agent.gathering import CHECKPOINTS, Stamp
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
 from orchestrator.agent.overlooked import overlooked
@@ -64,6 +64,7 @@ class Monitor:
         self._uplink = uplink
         self._backlog = Backlog()
         self.committed: int | None = None
+        self._saved: set[str] = set()  # the folders that were committed, by name
         self.unpublished = ""
         self._refused = False  # that checkpoint was not fit, so another try would not help
         self.outbox = Outbox(
@@ -109,9 +110,12 @@ class Monitor:
         watcher.start()
         return watcher
 
-    def is_saved(self, name: str) -> bool:
-        """Whether a file of the working directory is part of what is watched for."""
-        return self._watcher is not None and self._watcher.covers(name)
+    def is_saved(self, path: str) -> bool:
+        """Whether a file with this path among the outputs is part of a checkpoint: of what is watched for, or
+        of a step that is committed and was saved once more."""
+        if path.startswith(f"{CHECKPOINTS}/"):
+            return path.removeprefix(f"{CHECKPOINTS}/").split("/")[0] in self._saved
+        return self._watcher is not None and self._watcher.covers(path)
 
     def tick(self) -> None:
         """Looks once, and acts on what it sees."""
@@ -261,6 +265,7 @@ class Monitor:
         self.unpublished = ""
         self.costs = self.costs.published(news.seconds)
         self._commits += 1
+        self._saved.add(f"step-{manifest.ref.step}")
         self._backlog.committed(manifest.ref.step, self.clock.monotonic())
         if self.committed is None or manifest.ref.step > self.committed:
             self.committed = manifest.ref.step

@@ -60,6 +60,32 @@ def test_what_a_script_wrote_is_kept_whatever_it_is(
         assert stay.manifests() == []
 
 
+def test_a_step_that_is_saved_once_more_is_no_output(tmp_path: Path) -> None:
+    """As by a script that saves at every tenth step and at the end. The second folder has the inode of the
+    first, which was removed, if it can get that before the agent looks."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    (folder / "train.py").write_text(
+        "import os, pathlib\n"
+        "saved = pathlib.Path(os.environ['ORCHESTRATOR_CHECKPOINT_DIR'], 'step-3')\n"
+        "draft, first = saved.with_name('draft'), 0\n"
+        "for again in (False, True):\n"
+        "    for _ in range(300):\n"
+        "        draft.mkdir()\n"
+        "        if not again or draft.stat().st_ino == first: break\n"
+        "        draft.rmdir()\n"
+        "    draft.mkdir(exist_ok=True)\n"
+        "    first = draft.stat().st_ino\n"
+        "    (draft / 'weights').write_bytes(b'weights')\n"
+        "    draft.rename(saved)\n"
+        "    while not again and saved.exists(): pass\n"
+    )
+    with session(tmp_path / "s", "train.py", source=folder, steps_total=3) as stay:
+        assert stay.live().outcome is Outcome.COMPLETED
+        assert [manifest.ref.step for manifest in stay.manifests()] == [3]
+        assert stay.outputs() == {}
+
+
 @pytest.mark.parametrize(
     ("patterns", "kept"),
     [

@@ -35,7 +35,7 @@ for step in range(done + 1, asked.steps + 1):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    Event().wait(0.05)
+    Event().wait(0.15)
     if step % 10 == 0 and asked.forgets != "to save":
         state = {"step": step, "model": model.state_dict(), "optimizer": optimizer.state_dict(),
                  "random": torch.get_rng_state()}  # fmt: skip
