@@ -85,7 +85,7 @@ def check_endings(person: Person) -> None:
 
 def check_went_on(person: Person, outputs: Path) -> None:
     """Each session continued from the newest checkpoint, none left anything out, and the last came to the
-    end."""
+    end. On a busy machine a session may not come to its first save, and the next begins where it began."""
     story, orders = person.story, person.orders()
     texts = person.logs()
     if story.told_in:  # of the last session
@@ -103,8 +103,9 @@ def check_went_on(person: Person, outputs: Path) -> None:
     assert all(trained), f"{trained} {texts} {person.endings()}"
     for numbers in trained:
         assert numbers == list(range(numbers[0], numbers[-1] + 1, story.stride))
+    assert resumed[-1] > 0
     for before, after in pairwise(trained):
-        assert before[0] < after[0]
+        assert before[0] <= after[0]
         assert story.late or after[0] <= before[-1] + story.stride
     assert trained[-1][-1] == story.last
     if story.numbered:
