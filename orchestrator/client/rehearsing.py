@@ -8,26 +8,28 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.agent import archive
 from orchestrator.client import planning
+from orchestrator.clock import Clock
 from orchestrator.config import PlatformConfig
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.fit import Fit, fit_on
 from orchestrator.core.job import Job, frozen_image
 from orchestrator.core.offer import Choice, Estimate, Offer
-from orchestrator.errors import InputError
-from orchestrator.files import remove_tree
+from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.files import draft_folder, is_locked, remove_tree
 from orchestrator.freeze import inputs
-from orchestrator.home import Folders
+from orchestrator.home import PLATFORMS, Folders
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Platform
+from orchestrator.platforms.platform import Cleaning, Platform
 from orchestrator.rehearsal import course, legs
 from orchestrator.rehearsal.course import Rehearsed
 from orchestrator.session.staging import Materials
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.client.wiring import Wired
 
+_FOLDER = "orchestrator-rehearsal-"  # how the folder of each begins
 _TYPES = ("process", "docker")  # others cost quota
 _OURS = {"session_seconds": None, "uplink": False, "fetch": False, "poll_seconds": 0.2}
 
@@ -60,6 +63,7 @@ def rehearse(
         raise InputError(f"--patience {patience:g}: it must be more than 0 seconds")
     planning.check_secrets(wired, parsed.job)
     values = {name: wired.secret(name) for name in parsed.job.secrets}
+    _clear(wired, client.clock)
     with _own_folder() as folder:
         folders = Folders(folder)
         frozen = planning.freeze(_with_witness(parsed), folders.home)
@@ -73,9 +77,7 @@ def rehearse(
             secrets=values,
             say=say,
         )
-        options = {**given.options, **_OURS}
-        place = folders.platform(given.name)
-        built = catalog.build(given.name, given.type, options, folder=place, clock=client.clock)
+        built = _built(given, folders, client.clock)
         ground = legs.Ground(
             built,
             frozen.job,
@@ -93,12 +95,39 @@ def rehearse(
 @contextmanager
 def _own_folder() -> Iterator[Path]:
     """Removed at the end, whatever happens."""
-    folder = Path(tempfile.mkdtemp(prefix="orchestrator-rehearsal-"))
-    try:
-        yield folder
-    finally:
-        with legs.undisturbed():
-            remove_tree(folder)
+    with draft_folder(Path(tempfile.gettempdir()), 0o700, _FOLDER) as folder:
+        try:
+            yield folder
+        finally:
+            with legs.undisturbed():
+                remove_tree(folder)
+
+
+def _clear(wired: Wired, clock: Clock) -> None:
+    """Ends what rehearsals that were killed left running, and removes their folders. What cannot be ended now
+    is left to the next rehearsal."""
+    for path in Path(tempfile.gettempdir()).glob(f"{_FOLDER}*"):
+        with suppress(OrchestratorError, OSError):
+            if not _is_ours(path) or is_locked(path):
+                continue
+            folders = Folders(path)
+            for name in sorted(each.name for each in path.glob(f"{PLATFORMS}/*")):
+                platform = _built(_platform(wired, name), folders, clock)
+                found = platform.leftovers() if isinstance(platform, Cleaning) else ()
+                for session in {each.session for each in found if each.session}:
+                    legs.end(platform, session, clock)
+            remove_tree(path)
+
+
+def _is_ours(path: Path) -> bool:
+    """Whether it is a folder of this user: others may write to the folder that it is in."""
+    found = path.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
+
+
+def _built(given: PlatformConfig, folders: Folders, clock: Clock) -> Platform:
+    options, place = {**given.options, **_OURS}, folders.platform(given.name)
+    return catalog.build(given.name, given.type, options, folder=place, clock=clock)
 
 
 def _platform(wired: Wired, name: str | None) -> PlatformConfig:

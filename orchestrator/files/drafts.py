@@ -131,10 +131,10 @@ def sync_folder(folder: Path) -> None:
 
 
 @contextmanager
-def draft_folder(parent: Path, mode: int = 0o777) -> Iterator[Path]:
+def draft_folder(parent: Path, mode: int = 0o777, prefix: str = PREFIX) -> Iterator[Path]:
     """A new, empty folder under a temporary name. Removed at the end unless it was renamed."""
     while True:
-        path = _new_name(parent)
+        path = _new_name(parent, prefix)
         path.mkdir(mode=mode)
         with contextlib.suppress(FileNotFoundError):
             fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -196,8 +196,8 @@ def is_locked(path: Path) -> bool:
         return True
 
 
-def _new_name(folder: Path) -> Path:
-    return folder / f"{PREFIX}{secrets.token_hex(8)}"
+def _new_name(folder: Path, prefix: str = PREFIX) -> Path:
+    return folder / f"{prefix}{secrets.token_hex(8)}"
 
 
 def _held(path: Path, fd: int) -> bool:

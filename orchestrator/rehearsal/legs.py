@@ -109,8 +109,7 @@ class Ground:
             late = not self._wait(order.session, began)
             leg = self._read(name, order, late, self.clock.monotonic() - began)
         finally:
-            with undisturbed():
-                self._end(order.session)
+            end(self.platform, order.session, self.clock)
         self.legs.append(leg)
         return leg
 
@@ -146,27 +145,6 @@ class Ground:
                 asked = True
             self.clock.wait(never, _POLL_SECONDS)
 
-    def _end(self, session: str) -> None:
-        """Also after Ctrl-C: a session must not outlive its rehearsal. What still runs is killed at once,
-        because nobody waits for what it would save."""
-        if self.platform.stop(session) is not StopReply.ENDED:
-            self._kill(session)
-        never = threading.Event()
-        while True:
-            sight = self.platform.observe([session]).get(session)
-            if sight is None or sight.sighting in (Sighting.ENDED, Sighting.ABSENT):
-                break
-            self.clock.wait(never, _POLL_SECONDS)
-        self.platform.discard(session)
-
-    def _kill(self, session: str) -> None:
-        if not isinstance(self.platform, Cleaning):
-            return
-        for leftover in self.platform.leftovers():
-            if leftover.session == session and leftover.alive:
-                with suppress(Transient):  # it is dying
-                    self.platform.remove(leftover)
-
     def _read(self, name: str, order: Order, late: bool, seconds: float) -> Leg:
         into = self.folder / order.session
         into.mkdir(parents=True, exist_ok=True)
@@ -183,6 +161,30 @@ class Ground:
             name, order.session, into, said.result, checkpoints, trace(noted), warnings, seconds, late,
             opened(noted),
         )  # fmt: skip
+
+
+def end(platform: Platform, session: str, clock: Clock) -> None:
+    """Also after Ctrl-C: a session must not outlive its rehearsal. What still runs is killed at once, because
+    nobody waits for what it would save."""
+    with undisturbed():
+        if platform.stop(session) is not StopReply.ENDED:
+            _kill(platform, session)
+        never = threading.Event()
+        while True:
+            sight = platform.observe([session]).get(session)
+            if sight is None or sight.sighting in (Sighting.ENDED, Sighting.ABSENT):
+                break
+            clock.wait(never, _POLL_SECONDS)
+        platform.discard(session)
+
+
+def _kill(platform: Platform, session: str) -> None:
+    if not isinstance(platform, Cleaning):
+        return
+    for leftover in platform.leftovers():
+        if leftover.session == session and leftover.alive:
+            with suppress(Transient):  # it is dying
+                platform.remove(leftover)
 
 
 @contextmanager

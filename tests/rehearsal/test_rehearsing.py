@@ -10,6 +10,7 @@ import pytest
 
 from orchestrator.client import Client
 from orchestrator.errors import InputError, SpecError
+from orchestrator.files import draft_folder
 from orchestrator.rehearsal.comparing import Lost
 from orchestrator.rehearsal.judging import ADVICE, Exactness, Rehearsed
 from tests.cli.calls import Caller, caller
@@ -205,6 +206,25 @@ def test_an_interrupted_one_leaves_nothing_behind(user: Caller, number: signal.S
     assert "Traceback" not in told
     assert list((user.folder / "tmp").iterdir()) == []
     assert running_below(user.folder / "tmp") == []
+
+
+def test_the_next_one_removes_what_a_killed_one_left(user: Caller) -> None:
+    """Its training, too, which runs on. The folder of one that still runs stays."""
+    place = user.folder / "tmp"
+    place.mkdir()
+    path = written(user.folder / "job", job("never saves", steps="100000"))
+    given = {"TMPDIR": str(place)}
+    killed = user.start("rehearse", str(path), "--patience", "600", **given)
+    wait_until(lambda: running_below(place), "a training")
+    killed.kill()
+    killed.communicate(timeout=60)
+    assert running_below(place)
+    with draft_folder(place, prefix="orchestrator-rehearsal-") as alive:
+        text = job("never saves", steps="1")
+        done = user("rehearse", str(written(user.folder / "short", text)), "--steps", "1", code=1, **given)
+        assert "not resumable" in done.out
+        assert list(place.iterdir()) == [alive]
+    assert running_below(place) == []
 
 
 def running_below(folder: Path) -> list[str]:
