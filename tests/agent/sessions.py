@@ -87,6 +87,14 @@ def bundled(source: Path) -> bytes:
     return buffer.getvalue()
 
 
+def written(folder: Path, script: str) -> Path:
+    """A new source in this folder, with the script as `train.py`."""
+    source = folder / "source"
+    source.mkdir()
+    (source / "train.py").write_text(script)
+    return source
+
+
 def is_alive(pid: int) -> bool:
     """Whether the process runs. A dead process that has not been reaped does not."""
     try:

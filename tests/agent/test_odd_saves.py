@@ -14,7 +14,7 @@ import pytest
 from orchestrator.agent.wholeness import is_whole
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.order import Outcome
-from tests.agent.sessions import QUICK, Stay, session
+from tests.agent.sessions import QUICK, Stay, session, written
 from tests.agent.test_session import weights_after
 from tests.waiting import wait_until
 
@@ -34,13 +34,6 @@ def wait_for(name):
 def limited() -> None:
     """In a new agent, before it begins. The script lifts the limit for itself."""
     resource.setrlimit(resource.RLIMIT_FSIZE, (COPIED_BYTES_MAX, resource.RLIM_INFINITY))
-
-
-def written(folder: Path, script: str) -> Path:
-    source = folder / "source"
-    source.mkdir()
-    (source / "train.py").write_text(BEGIN + script)
-    return source
 
 
 def steps(stay: Stay) -> list[int]:
@@ -86,7 +79,7 @@ if sys.argv[1:]:
 
 @pytest.mark.parametrize("runs_on", [(), ("on",)])
 def test_odd_things_are_told_and_not_taken(tmp_path: Path, runs_on: tuple[str, ...]) -> None:
-    source = written(tmp_path, ODD)
+    source = written(tmp_path, BEGIN + ODD)
     with session(tmp_path / "s", "train.py", *runs_on, source=source, watch="out/ckpt_{step}") as stay:
         stay.start(SETTLING, preexec_fn=limited)
         work = tmp_path / "s" / "work" / "source"
@@ -134,7 +127,7 @@ shutil.rmtree(out)
 @pytest.mark.parametrize(("how", "watch"), [("in place", "out/last.pt"), ("rotate", "out/ckpt_{step}.pt")])
 def test_what_is_written_all_the_time_is_taken_whole(tmp_path: Path, how: str, watch: str) -> None:
     """Overwritten in place, or removed by the script's own rotation; and all of it is gone at the end."""
-    source = written(tmp_path, OVERWRITES)
+    source = written(tmp_path, BEGIN + OVERWRITES)
     with session(tmp_path / "s", "train.py", how, source=source, watch=watch) as stay:
         stay.start(SETTLING)
         for count in (1, 2, 3):
@@ -161,7 +154,7 @@ wait_for("end")
 
 def test_a_folder_is_taken_when_it_is_complete(tmp_path: Path) -> None:
     """It is written file by file, with long pauses in which nothing is open."""
-    source = written(tmp_path, FOLDERS)
+    source = written(tmp_path, BEGIN + FOLDERS)
     slow = replace(SETTLING, settle=0.3)  # a folder must be quiet for ten times as long
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}") as stay:
         stay.start(slow)
@@ -185,7 +178,7 @@ def test_a_folder_is_taken_when_it_is_complete(tmp_path: Path) -> None:
 
 def test_the_parts_of_two_ranks_are_no_checkpoint(tmp_path: Path) -> None:
     parts = "for rank in (0, 1):\n    (out / f'ckpt_5_rank{rank}.pt').write_bytes(b'half')\nwait_for('end')\n"
-    source = written(tmp_path, parts)
+    source = written(tmp_path, BEGIN + parts)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}_rank*.pt") as stay:
         stay.start(SETTLING)
         stay.wait_for(lambda status: status.warnings, "a warning")
@@ -204,7 +197,7 @@ for step in ("0010", "0020", "0015"):
     (out / f"ckpt_{step}.pt").write_bytes(b"w")
     wait_for(f"go_{step}")
 """
-    source = written(tmp_path, script)
+    source = written(tmp_path, BEGIN + script)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}.pt") as stay:
         stay.start(SETTLING)
         for step in (10, 20, 15):
@@ -223,7 +216,7 @@ wait_for("go")
 (out / "ckpt_2").write_bytes(b"small")
 wait_for("end")
 """
-    source = written(tmp_path, script)
+    source = written(tmp_path, BEGIN + script)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}") as stay:
         stay.start(SETTLING, preexec_fn=limited)
         stay.wait_for(lambda status: status.warnings, "a warning")
@@ -246,7 +239,7 @@ with open(b"huge-\\xff\\n", "wb") as file:
 open(b"small-\\xff\\n", "wb").close()
 pathlib.Path("result.txt").write_text("1")
 """
-    source = written(tmp_path, script)
+    source = written(tmp_path, BEGIN + script)
     with session(tmp_path / "s", "train.py", source=source) as stay:
         assert stay.live(SETTLING, preexec_fn=limited).outcome is Outcome.COMPLETED
         assert "huge-\\udcff" in warnings(stay)
@@ -263,7 +256,7 @@ wait_for("go")
 (folder / ".tmp").rename(folder / "step-7")
 print("resumes", os.environ.get("ORCHESTRATOR_RESUME_FROM"))
 """
-    source = written(tmp_path, script)
+    source = written(tmp_path, BEGIN + script)
     with session(tmp_path / "1", "train.py", source=source, watch="out/ckpt_{step}.pt") as stay:
         stay.start(SETTLING)
         wait_until(lambda: steps(stay) == [5], lambda: f"a commit: {stay.log()}")

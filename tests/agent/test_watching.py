@@ -14,7 +14,7 @@ import pytest
 from orchestrator.agent.commanding import with_resume
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.order import Outcome
-from tests.agent.sessions import QUICK, Stay, session
+from tests.agent.sessions import QUICK, Stay, session, written
 from tests.agent.test_session import weights_after
 from tests.waiting import wait_until
 
@@ -109,9 +109,7 @@ def test_a_file_that_is_open_for_writing_has_not_settled(tmp_path: Path) -> None
         "    file.write(b' and half')\n"
         "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
     )
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text(script)
+    source = written(tmp_path, script)
     with session(tmp_path / "s", "train.py", source=source, watch="last.bin") as stay:
         stay.start(replace(SETTLING, settle=0.05))
         work = tmp_path / "s" / "work" / "source"
@@ -177,9 +175,7 @@ def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> 
         "(folder / 'last').write_bytes(b'state')\n"
         "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
     )
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text(script)
+    source = written(tmp_path, script)
     with session(tmp_path / "s", "train.py", source=source, watch="checkpoint-{step}") as stay:
         stay.start(SETTLING)
         saved = newest(stay)
@@ -195,9 +191,7 @@ def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None
         "for step in (1, 2, 3): pathlib.Path(f'ckpt_{step}.pt').write_bytes(b'state')\n"
         "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
     )
-    source = tmp_path / "source"
-    source.mkdir()
-    (source / "train.py").write_text(script)
+    source = written(tmp_path, script)
     with session(tmp_path / "s", "train.py", source=source, watch="ckpt_{step}.pt") as stay:
         stay.start(SETTLING)
         wait_until(lambda: newest(stay).ref.step == 3, "the newest one")
