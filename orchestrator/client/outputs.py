@@ -102,16 +102,21 @@ def bring(
 def _read(
     store: Store, record: RunRecord, wanted: Sequence[Accepted]
 ) -> tuple[list[Manifest], tuple[str, ...]]:
+    """Raises CorruptCheckpoint if none can be used, with a note for each but the first."""
     found: list[Manifest] = []
     skipped: list[str] = []
+    errors: list[CorruptCheckpoint] = []
     for each in wanted:
         try:
             found.append(stored.read(store, record.run, each.name, each.sha256))
         except (CorruptCheckpoint, NotFound) as error:
             reason = error.reason if isinstance(error, CorruptCheckpoint) else gone(store)
             skipped.append(f"the outputs of session {each.ref.generation} cannot be used: {reason}")
+            errors.append(CorruptCheckpoint(each.name, reason))
     if not found:
-        raise CorruptCheckpoint(wanted[0].name, "; ".join(skipped))
+        for text in skipped[1:]:
+            errors[0].add_note(text)
+        raise errors[0]
     return found, tuple(skipped)
 
 

@@ -213,15 +213,14 @@ def test_the_next_one_removes_what_a_killed_one_left(user: Caller) -> None:
     place = user.folder / "tmp"
     place.mkdir()
     path = written(user.folder / "job", job("never saves", steps="100000"))
-    given = {"TMPDIR": str(place)}
-    killed = user.start("rehearse", str(path), "--patience", "600", **given)
+    killed = user.start("rehearse", str(path), "--patience", "600", TMPDIR=str(place))
     wait_until(lambda: running_below(place), "a training")
     killed.kill()
     killed.communicate(timeout=60)
     assert running_below(place)
     with draft_folder(place, prefix="orchestrator-rehearsal-") as alive:
-        text = job("never saves", steps="1")
-        done = user("rehearse", str(written(user.folder / "short", text)), "--steps", "1", code=1, **given)
+        path = written(user.folder / "short", job("never saves", steps="1"))
+        done = user("rehearse", str(path), "--steps", "1", code=1, TMPDIR=str(place))
         assert "not resumable" in done.out
         assert list(place.iterdir()) == [alive]
     assert running_below(place) == []
