@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
@@ -24,7 +23,7 @@ from orchestrator.training.ranks import Agreement, first_fault, is_distributed, 
 from orchestrator.training.sharded import FOLDER as SHARDED
 from orchestrator.training.sharded import Parts
 from orchestrator.training.unchanging import FOLDER, Unchanging
-from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, warn, warned_after
+from orchestrator.training.writer import TEMPORARY, Job, Share, Writer, remove, warn, warned_after
 
 if TYPE_CHECKING:
     from orchestrator.training.native import Staged
@@ -67,7 +66,7 @@ class Saver:
         checkpoints.mkdir(parents=True, exist_ok=True)
         if rank() == 0:  # left by a process that was killed in the middle of a save
             for leftover in (*checkpoints.glob(f"{TEMPORARY}*"), checkpoints / FOLDER):
-                shutil.rmtree(leftover, ignore_errors=True)
+                remove(leftover)
 
     def save(
         self,

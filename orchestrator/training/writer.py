@@ -70,7 +70,7 @@ class Job:
 
     def abandon(self) -> None:
         """It will not be written after all."""
-        shutil.rmtree(self.building, ignore_errors=True)
+        self._remove()
         if self.buffer is not None:
             self.buffer.free = True
 
@@ -104,7 +104,7 @@ class Job:
             folder.rename(self.target)
             sync_folder(self.target.parent)
         except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
+            self._remove()
             raise
         shutil.rmtree(replaced, ignore_errors=True)
         for path in self.stale:
@@ -114,6 +114,10 @@ class Job:
             with suppress(OSError):  # it stays; this checkpoint is saved
                 path.rename(gone)
             shutil.rmtree(gone, ignore_errors=True)
+
+    def _remove(self) -> None:
+        for path in (self.building, *self.moves.values()):
+            remove(path)
 
     def _superseded(self) -> list[Path]:
         if self.keep is None:
@@ -180,6 +184,13 @@ class Writer:
                 self._changed.notify_all()
                 if not self._jobs:
                     return
+
+
+def remove(path: Path) -> None:
+    """Removes a file or folder, as far as that is possible."""
+    shutil.rmtree(path, ignore_errors=True)
+    with suppress(OSError):  # a folder that could not be removed, or nothing
+        path.unlink()
 
 
 def warn(message: str) -> None:

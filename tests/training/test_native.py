@@ -15,6 +15,7 @@ import torch
 from orchestrator.training import Training
 from orchestrator.training.native import Pickle
 from orchestrator.training.unchanging import FOLDER
+from orchestrator.training.writer import TEMPORARY
 
 
 def written(folder: Path, value: Any, change: Any = lambda: None) -> Any:
@@ -84,6 +85,8 @@ def test_a_full_disk_is_told_as_such_and_leaves_the_checkpoint_before(
     def save(step: int, *, required: bool) -> None:
         staged = training.stage(pickle.room)
         assert staged.add(pickle, "file.pt")
+        staged.files["moved.bin"] = tmp_path / f"{TEMPORARY}{step}.bin"
+        (tmp_path / f"{TEMPORARY}{step}.bin").write_bytes(b"large")
         training.save(step, {}, files=staged, required=required)
 
     with files_of_at_most(1_000_000):
@@ -96,6 +99,15 @@ def test_a_full_disk_is_told_as_such_and_leaves_the_checkpoint_before(
     assert [path.name for path in tmp_path.iterdir()] == ["step-1"]
     save(6, required=True)
     assert torch.equal(torch.load(tmp_path / "step-6/file.pt")["x"], torch.ones(1_000_000))
+    assert (tmp_path / "step-6/moved.bin").read_bytes() == b"large"
+
+
+def test_what_a_killed_save_left_is_removed_by_the_next_start(tmp_path: Path) -> None:
+    (tmp_path / f"{TEMPORARY}8").mkdir()
+    (tmp_path / f"{TEMPORARY}8" / "part.pt").write_bytes(b"part")
+    (tmp_path / f"{TEMPORARY}8.lightning.ckpt").write_bytes(b"part")
+    Training(tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_step_that_is_saved_already_gives_its_buffer_back(tmp_path: Path) -> None:
