@@ -34,8 +34,9 @@ _CALLS_MAX = 4  # a save in a function in a function … in a loop
 
 @dataclass(frozen=True)
 class Saves:
-    """`checkpoints` and `outputs` are patterns. `elsewhere`: paths of saves that are absolute. `optimizer`:
-    whether a checkpoint holds the optimizer's state; None: not known, or there is no optimizer."""
+    """`checkpoints` and `outputs` are patterns. `elsewhere`: paths of saves that may lie outside the working
+    directory. `optimizer`: whether a checkpoint holds the optimizer's state; None: not known, or there is no
+    optimizer."""
 
     checkpoints: tuple[str, ...] = ()
     outputs: tuple[str, ...] = ()
@@ -139,7 +140,7 @@ class _Reading:
             if start.startswith("/"):
                 self.elsewhere.append(start)
             return None
-        return text if (not named or "." in PurePosixPath(text).name) and _is_pattern(text) else None
+        return text if (not named or "." in PurePosixPath(text).name) and is_pattern(text) else None
 
     def assigned(self, name: str) -> ast.expr | None:
         for node in ast.walk(self.tree):
@@ -210,7 +211,7 @@ def _glob(text: str) -> str:
     return re.sub(r"\*+", "*", re.sub(r"\{(?:step|epoch)\}", "*", text))
 
 
-def _is_pattern(text: str) -> bool:
+def is_pattern(text: str) -> bool:
     try:
         SavePattern.parse(text)
     except ValueError:

@@ -21,16 +21,19 @@ from orchestrator.drafting import cells
 from orchestrator.drafting.arguments import Argument, arguments, called, given
 from orchestrator.drafting.cells import Code
 from orchestrator.drafting.paths import pattern
-from orchestrator.drafting.saving import Saves, saves
+from orchestrator.drafting.saving import Saves, is_pattern, saves
 from orchestrator.errors import InputError
 
 BYTES_MAX = 10_000_000
 _LOCAL_MAX = 5_000
 _TPU = frozenset({"torch_xla", "jax", "flax", "tensorflow", "keras"})
-# Numbers in the code: keywords of a call, or constants of that name.
-_STEPS = ("max_steps", "num_steps", "n_steps", "steps", "max_iters", "num_iters", "n_iters", "iterations")
-_EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs")
-_BATCH = ("per_device_train_batch_size", "batch_size", "batch")
+# Names of arguments, keywords of a call and constants.
+STEPS = (
+    "max_steps", "num_steps", "n_steps", "total_steps", "train_steps", "steps", "max_iters", "num_iters",
+    "n_iters", "iters", "iterations",
+)  # fmt: skip
+EPOCHS = ("num_train_epochs", "max_epochs", "num_epochs", "n_epochs", "epochs")
+BATCH = ("per_device_train_batch_size", "train_batch_size", "batch_size", "batch", "bs")
 _SEEDING = frozenset({"manual_seed", "seed", "set_seed", "seed_everything", "PRNGKey"})
 _GENERATORS = frozenset({"default_rng", "RandomState", "SeedSequence", "Random"})
 _FINDING = frozenset(
@@ -129,9 +132,9 @@ class _Reading:
             framework,
             tuple(self._arguments),
             self._saves(framework),
-            steps=self._number(*_STEPS),
-            epochs=self._number(*_EPOCHS),
-            batch=self._number(*_BATCH),
+            steps=self._number(*STEPS),
+            epochs=self._number(*EPOCHS),
+            batch=self._number(*BATCH),
             precision=self._precision(),
             loads=bool({"load", "load_state_dict", "load_checkpoint", "load_state"} & self._names)
             or "resume_from_checkpoint" in self._text
@@ -165,9 +168,12 @@ class _Reading:
         plain = saves(self._tree, self._known)
         if framework is Framework.PLAIN:
             return plain
-        own = self._hugging_face() if framework is Framework.HUGGING_FACE else self._lightning()
-        others = tuple(each for each in (*plain.outputs, *plain.checkpoints) if each not in own)
-        return Saves(own, tuple(re.sub(r"\{\w+\}", "*", each) for each in others), plain.elsewhere)
+        all_own = self._hugging_face() if framework is Framework.HUGGING_FACE else self._lightning()
+        own = tuple(each for each in all_own if is_pattern(each))
+        elsewhere = tuple(each for each in all_own if each not in own)
+        others = tuple(each for each in (*plain.outputs, *plain.checkpoints) if each not in all_own)
+        others = tuple(re.sub(r"\{\w+\}", "*", each) for each in others)
+        return Saves(own, others, (*elsewhere, *plain.elsewhere))
 
     def _hugging_face(self) -> tuple[str, ...]:
         for call in self._calls:

@@ -13,20 +13,14 @@ from math import lcm
 
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.drafting.arguments import Argument
-from orchestrator.drafting.script import Framework, Script
+from orchestrator.drafting.script import BATCH, EPOCHS, STEPS, Framework, Script
 
 FILL_IN = "FILL-IN"
 _RESUME = (
     "resume", "resume_from_checkpoint", "resume_from", "resume_path", "ckpt_path", "checkpoint_path",
     "checkpoint", "ckpt", "load_from", "load", "load_checkpoint", "restore",
 )  # fmt: skip
-_STEPS = (
-    "steps", "max_steps", "num_steps", "total_steps", "train_steps", "iterations", "max_iters", "iters",
-    "n_steps",
-)  # fmt: skip
-_EPOCHS = ("epochs", "num_epochs", "max_epochs", "num_train_epochs", "n_epochs", "epoch")
 _SEED = ("seed", "random_seed", "manual_seed")
-_BATCH = ("batch_size", "batch", "bs", "train_batch_size", "per_device_train_batch_size")
 _MICRO = ("micro_batch", "micro_batch_size", "per_device_train_batch_size")
 _ACCUMULATE = ("gradient_accumulation_steps", "grad_accum", "accumulate", "accumulation_steps", "accum_steps")
 _STEPS_GUESSED = 1000
@@ -68,7 +62,7 @@ def lacking(script: Script) -> list[str]:
     """What is missing for a resume, or for an exact one, in sentences."""
     found: list[str] = list(script.warnings)
     found += [
-        f"it writes to {each}, outside its folder: write to a relative path, so that it is kept"
+        f"it writes to {each}: only what is at a relative path, without ~ or $, is kept"
         for each in script.saves.elsewhere[:3]
     ]
     if script.uses_helper:
@@ -185,7 +179,7 @@ class _Course:
 
 
 def _course(script: Script) -> _Course:
-    steps, epochs = script.argument(*_STEPS), script.argument(*_EPOCHS)
+    steps, epochs = script.argument(*STEPS), script.argument(*EPOCHS, "epoch")
     by_steps = _Course(steps, script.steps if steps is None else _natural(steps.default), False)
     by_epochs = _Course(epochs, script.epochs if epochs is None else _natural(epochs.default), True)
     knows_steps, knows_epochs = (each.argument or each.total for each in (by_steps, by_epochs))
@@ -203,7 +197,7 @@ def _fitness(watch: str) -> tuple[bool, bool, bool]:
 
 
 def _batch(script: Script) -> int | None:
-    argument = script.argument(*_BATCH)
+    argument = script.argument(*BATCH)
     return script.batch if argument is None else _natural(argument.default)
 
 

@@ -253,7 +253,7 @@ answer = input("go on?")
     (
         'outputs: ["out/weights_*.npy", out/note.txt]  # come home at the end of each session',
         "# - it calls input(), which fails in a job: nobody is there to answer",
-        "# - it writes to /data/last.npz, outside its folder: write to a relative path, so that it is kept",
+        "# - it writes to /data/last.npz: only what is at a relative path, without ~ or $, is kept",
     ),
 )
 NOTEBOOK = Sample(
@@ -403,10 +403,34 @@ ENCODINGS = (
         encoding="latin-1",
     ),
 )
+HOME_FOLDER = Sample(
+    "in_the_home.py",
+    """
+from transformers import Trainer, TrainingArguments
+Trainer(model, TrainingArguments(output_dir="~/out", max_steps=7)).train()
+""",
+    (
+        "# - it writes to ~/out/checkpoint-{step}: only what is at a relative path, without ~ or $, is kept",
+        "  total: 7  # optimizer steps",
+    ),
+    ("watch: ~",),
+)
+DOLLAR = Sample(
+    "dollar.py",
+    """
+import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
+L.Trainer(max_epochs=3, callbacks=[ModelCheckpoint(dirpath="ck", filename="$run-{epoch}")]).fit(model)
+""",
+    (
+        "# - it writes to ck/$run-epoch={epoch}.ckpt: only what is at a relative path, without ~ or $, is "
+        "kept",
+    ),
+)
 SAMPLES = (
     PLAIN, FORGETFUL, HUGGING_FACE, DATA_CLASSES, LIGHTNING, CLICK, TYPER, FIRE, HYDRA, ARGV, ACCUMULATING,
     HELPER, NUMPY, NOTEBOOK, LIGHTNING_PLAIN, BY_STEP, BEST_AND_LAST, PICKLING, DATED, SHORT_NAMES,
-    *ODD_NAMES, *ENCODINGS,
+    HOME_FOLDER, DOLLAR, *ODD_NAMES, *ENCODINGS,
 )  # fmt: skip
 
 NESTED = "x = " + "(" * 5000 + "1" + ")" * 5000
