@@ -48,7 +48,7 @@ class Ending:
     step of this session's newest checkpoint, `reached` the last reported step. `oom_kills` counts the
     processes that the kernel killed to free memory during the session. `unpublished` says why a saved
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
-    first loss that was not finite, in words. `before_stop` is the step of the newest save before the agent
+    first loss that was not finite, in words. `saved_since`: the newest checkpoint was saved after the agent
     asked the command to leave. `counted`: the checkpoints' steps are a count of the saves, because the
     command tells no other.
     """
@@ -65,13 +65,13 @@ class Ending:
     unpublished: str = ""
     refused: bool = False
     diverged: str = ""
-    before_stop: int = 0
+    saved_since: bool = False
     counted: bool = False
 
     @property
     def saved_when_asked(self) -> bool:
         """Whether it saved once it was asked to leave."""
-        return self.stop is not None and self.newer and (self.committed or 0) > self.before_stop
+        return self.stop is not None and self.newer and self.saved_since
 
     @property
     def newer(self) -> bool:
@@ -104,11 +104,7 @@ def classify(ending: Ending) -> tuple[Outcome, str]:
     if ending.stop is not None and (ending.killed or ending.exit_code == -signal.SIGTERM):
         return _did_not_save(ending, ending.stop)
     if ending.saved_when_asked:  # a launcher such as torchrun hides its ranks' exit code 75
-        code = ending.exit_code
-        return (
-            Outcome.STOPPED,
-            f"saved step {ending.committed} and left for {ending.stop}, with exit code {code}",
-        )
+        return _left(ending)
     return Outcome.CRASHED, _cause(ending)
 
 
@@ -117,7 +113,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     if ending.stop is not None and not ending.finished:
         # a script that handles SIGTERM but does not know exit code 75: it left when asked, before its end
         if ending.newer:
-            return Outcome.STOPPED, f"saved step {ending.newest} and left for {ending.stop}, with exit code 0"
+            return _left(ending)
         if ending.stop is Stop.STALL:
             return Outcome.STALLED, f"no step for too long; {_kept(ending)}"
         return _did_not_save(ending, ending.stop)
@@ -143,6 +139,11 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
     elif newest < at:
         told += f"; its last checkpoint is at step {newest}{_unpublished(ending)}"
     return Outcome.COMPLETED, told
+
+
+def _left(ending: Ending) -> tuple[Outcome, str]:
+    how = f"left for {ending.stop}, with exit code {ending.exit_code}"
+    return Outcome.STOPPED, f"saved step {ending.committed} and {how}"
 
 
 def _saved(ending: Ending) -> tuple[Outcome, str]:

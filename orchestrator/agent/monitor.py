@@ -89,7 +89,7 @@ class Monitor:
         if settings.disk_bytes is not None:
             self._usage.start()
         self._stop: Stop | None = None
-        self._before_stop = 0
+        self._before_stop, self._asked_at = 0, 0.0
         self._grace_ends = float("inf")
         self._killed = False
 
@@ -113,9 +113,11 @@ class Monitor:
     def is_saved(self, path: str) -> bool:
         """Whether a file with this path among the outputs is part of a checkpoint: of what is watched for, or
         of a step that is committed and was saved once more."""
-        if path.startswith(f"{CHECKPOINTS}/"):
-            return path.removeprefix(f"{CHECKPOINTS}/").split("/")[0] in self._saved
-        return self._watcher is not None and self._watcher.covers(path)
+        name = path.removeprefix(f"{CHECKPOINTS}/")
+        in_checkpoints = name != path
+        if in_checkpoints and name.split("/")[0] in self._saved:
+            return True
+        return self._watcher is not None and self._watcher.covers(name, in_checkpoints=in_checkpoints)
 
     def tick(self) -> None:
         """Looks once, and acts on what it sees."""
@@ -137,7 +139,7 @@ class Monitor:
             return
         self._stop = why
         saved = (step for step, _ in saved_in(self.folder.checkpoints))
-        self._before_stop = max([self.committed or 0, *saved])
+        self._before_stop, self._asked_at = max([self.committed or 0, *saved]), self.clock.now()
         now = self.clock.monotonic()
         self._requested_at = self._requested_at or now
         self._grace_ends = now + (self.settings.stall_grace if why is Stop.STALL else self.settings.grace)
@@ -176,7 +178,7 @@ class Monitor:
             unpublished=self.unpublished,
             refused=self._refused,
             diverged=self._diverged(),
-            before_stop=self._before_stop,
+            saved_since=self._saved_since(),
             counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)
@@ -188,6 +190,13 @@ class Monitor:
             self.incarnation, outcome, exit_code, step, message, ending.tail, self.progress.step,
             self.log.mask.text(why.error), why.hopeless,
         )  # fmt: skip
+
+    def _saved_since(self) -> bool:
+        """Whether what was committed last was saved after the training was asked to leave."""
+        step, at = (None, 0.0) if self._watcher is None else self._watcher.taken
+        if step is not None and step == self.committed:
+            return at > self._asked_at
+        return (self.committed or 0) > self._before_stop
 
     def _await(self, thread: threading.Thread) -> None:
         """Waits for the end of a thread, as long as there is time."""

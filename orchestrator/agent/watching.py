@@ -37,8 +37,8 @@ _LOOKS_SHARE = 20.0  # a look must take no more than this part of the time: 1 / 
 class Watcher(threading.Thread):
     """`offer` gets the copies, each a folder `step-<n>`. `reached` gives the last step that the command
     reported, and `every` the seconds between two copies; 0: every save is copied. `resumed` is the step that
-    the session resumed. `warnings` have one reader, which empties them. `bug` is the exception that ended the
-    thread too early."""
+    the session resumed. `taken` is the step of the newest copy, and when that was saved, in unix seconds.
+    `warnings` have one reader, which empties them. `bug` is the exception that ended the thread too early."""
 
     def __init__(
         self,
@@ -71,6 +71,7 @@ class Watcher(threading.Thread):
         self._count = 0
         self._shape: frozenset[str] | None = None  # the files of the last folder that was taken
         self._taken_at: float | None = None
+        self.taken: tuple[int | None, float] = (None, 0.0)
         self._paused_until = 0.0
         self._told: set[str] = set()
         self.found = 0
@@ -78,11 +79,12 @@ class Watcher(threading.Thread):
         self.warnings: deque[str] = deque()
         self.bug: Exception | None = None
 
-    def covers(self, name: str) -> bool:
-        """Whether a file of the working directory belongs to something that matches the pattern, and that
-        was not refused."""
-        saved = "/".join(name.split("/")[: len(self._pattern.pieces)])
-        return not self._pattern.in_checkpoints and self._pattern.covers(name) and saved not in self._refused
+    def covers(self, name: str, *, in_checkpoints: bool) -> bool:
+        """Whether a file of the checkpoint folder or the working directory belongs to something that matches
+        the pattern, and that was not refused."""
+        saved = self._pattern.root([name])
+        watched = in_checkpoints == self._pattern.in_checkpoints
+        return watched and saved is not None and saved not in self._refused
 
     def finish(self, *, killed: bool) -> None:
         """Ends the thread after a last look. `killed`: the command ended by a signal, so what it wrote last
@@ -252,11 +254,10 @@ class Watcher(threading.Thread):
         return place
 
     def _has_room(self, each: Candidate) -> bool:
-        free = shutil.disk_usage(self._copies).free
-        if each.size <= free:
+        if each.size <= shutil.disk_usage(self._copies).free:
             return True
-        sizes = f"{bounds.size_text(each.size)}, and {bounds.size_text(free)} are free"
-        self._refuse(each, f"is not taken as a checkpoint: the disk has no room for a copy of {sizes}")
+        size = bounds.size_text(each.size)  # and not what is free: a text that changes would be told again
+        self._refuse(each, f"is not taken as a checkpoint: the disk has no room for a copy of {size}")
         return False
 
     def _is_part(self, each: Candidate, step: int) -> bool:
@@ -282,6 +283,7 @@ class Watcher(threading.Thread):
         self._taken[each.path] = signature
         self._refused.discard(each.path)
         self._taken_at = self._clock.monotonic()
+        self.taken = step, max(at for _, _, at, _ in signature) / 1e9
         if each.saved != Saved(None, None):
             self._steps[step] = each.path
         if not each.is_file:

@@ -78,8 +78,7 @@ class SavePattern:
 
     def covers(self, path: str) -> bool:
         """Whether a file is what is saved, or lies in it."""
-        names = path.split("/")
-        return self.match("/".join(names[: len(self.pieces)])) is not None
+        return self.root([path]) is not None
 
     def root(self, paths: Iterable[str]) -> str | None:
         """The one file or folder of this pattern that all the paths are or lie in; None if there is none."""

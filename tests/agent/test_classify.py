@@ -25,8 +25,8 @@ def after(**changes: object) -> Ending:
     [
         (after(exit_code=0, committed=100, reached=100), Outcome.COMPLETED),
         # a launcher of several ranks, which all saved and exited 75, exits 1
-        (after(exit_code=1, stop=Stop.DEADLINE, committed=60, before_stop=50), Outcome.STOPPED),
-        (after(exit_code=1, stop=Stop.DEADLINE, committed=60, before_stop=60), Outcome.CRASHED),
+        (after(exit_code=1, stop=Stop.DEADLINE, committed=60, saved_since=True), Outcome.STOPPED),
+        (after(exit_code=1, stop=Stop.DEADLINE, committed=60), Outcome.CRASHED),
         (after(exit_code=1, stop=Stop.DEADLINE, committed=60, resume_step=60), Outcome.CRASHED),
         (after(exit_code=1, committed=60), Outcome.CRASHED),
         (after(exit_code=0, committed=60, reached=60), Outcome.COMPLETED),  # it stopped early by itself

@@ -99,7 +99,7 @@ def test_odd_things_are_told_and_not_taken(tmp_path: Path, runs_on: tuple[str, .
             ("ckpt_6", "the disk has no room"),
         ):
             assert f"'out/{name}' is not taken as a checkpoint: " in warnings(stay)
-            assert why in warnings(stay)
+            assert warnings(stay).count(why) == 1
         if runs_on:
             assert sorted((work / "out").iterdir()) == before
         assert (work / "out" / "ckpt_8").is_symlink()

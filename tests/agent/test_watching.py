@@ -203,6 +203,50 @@ def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None
         assert stay.status().warnings == ()  # type: ignore[union-attr]
 
 
+def test_what_is_watched_in_the_checkpoint_folder_is_no_output(tmp_path: Path) -> None:
+    script = (
+        "import os, pathlib\n"
+        "folder = pathlib.Path(os.environ['ORCHESTRATOR_CHECKPOINT_DIR'])\n"
+        "(folder / 'model_5.bin').write_bytes(b'state')\n"
+        "(folder / 'note.txt').write_text('for people')\n"
+    )
+    source = written(tmp_path, script)
+    with session(tmp_path / "s", "train.py", source=source, watch="{checkpoints}/model_{step}.bin") as stay:
+        assert stay.live(SETTLING).step == 5
+        assert list(stay.outputs()) == [".orchestrator/checkpoints/note.txt"]
+
+
+@pytest.mark.parametrize(("saves_when_asked", "outcome"), [(True, Outcome.STOPPED), (False, Outcome.CRASHED)])
+def test_only_what_was_saved_when_asked_makes_a_failure_a_good_stop(
+    tmp_path: Path, saves_when_asked: bool, outcome: Outcome
+) -> None:
+    """The save before it is taken only at the end, because the next copy is not due yet."""
+    script = (
+        "import pathlib, signal, time\n"
+        "def leave(*_):\n"
+        f"    if {saves_when_asked}: pathlib.Path('ckpt_3.pt').write_bytes(b'state')\n"
+        "    raise ValueError('in the middle of a step')\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "pathlib.Path('ckpt_1.pt').write_bytes(b'state')\n"
+        "while not pathlib.Path('go').exists(): time.sleep(0.01)\n"
+        "pathlib.Path('ckpt_2.pt').write_bytes(b'state')\n"
+        "pathlib.Path('gone').touch()\n"
+        "while True: time.sleep(0.01)\n"
+    )
+    source = written(tmp_path, script)
+    with session(
+        tmp_path / "s", "train.py", source=source, watch="ckpt_{step}.pt", interval_seconds=3600.0
+    ) as stay:
+        agent = stay.start(replace(SETTLING, save_ceiling=3600.0))
+        work = tmp_path / "s" / "work" / "source"
+        assert newest(stay).ref.step == 1
+        (work / "go").touch()
+        wait_until((work / "gone").exists, "the second save")
+        agent.send_signal(signal.SIGTERM)
+        result = stay.end()
+        assert (result.outcome, result.step) == (outcome, 3 if saves_when_asked else 2), result
+
+
 def test_what_the_source_brought_is_no_checkpoint(tmp_path: Path) -> None:
     source = tmp_path / "source"
     (source / "checkpoints").mkdir(parents=True)
