@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import ast
 import json
+import re
+import textwrap
+import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +21,7 @@ FORMAT = 4
 PARAMETERS, INJECTED = "parameters", "injected-parameters"  # papermill's tags
 RUNNER = "orchestrator.notebook"
 _PYTHON = "python"
+_IPYTHON = re.compile(r"^(\s*)(?:[\w, ]+=\s*)?[%!?].*$|^(\s*)[\w.]+\?{1,2}\s*$", re.MULTILINE)
 
 
 def executed_copy(path: str) -> str:
@@ -74,10 +79,7 @@ class Notebook:
         tagged = next((each for each in self.cells if PARAMETERS in tags_of(each)), None)
         if tagged is None:
             return None
-        try:
-            body = ast.parse(source_of(tagged)).body
-        except (SyntaxError, ValueError, RecursionError):
-            return {}
+        body = _body(source_of(tagged))
         found: dict[str, ast.expr] = {}
         for node in body:
             match node:
@@ -86,6 +88,20 @@ class Notebook:
                 case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
                     found[name] = value
         return found
+
+
+def python_of(source: str) -> str:
+    """A cell with `pass` in place of each line that only IPython understands."""
+    plain = _IPYTHON.sub(lambda found: f"{found[1] or found[2] or ''}pass", source)
+    return textwrap.dedent(plain)
+
+
+def _body(source: str) -> list[ast.stmt]:
+    """The statements of a cell; none if it cannot be read."""
+    for text in (source, python_of(source)):
+        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings(action="ignore"):
+            return ast.parse(text).body
+    return []
 
 
 def source_of(cell: Mapping[str, Any]) -> str:

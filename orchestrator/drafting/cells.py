@@ -9,14 +9,12 @@ from __future__ import annotations
 import ast
 import re
 import sys
-import textwrap
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.notebook import Notebook
+from orchestrator.core.notebook import Notebook, python_of
 
-_LINE = re.compile(r"^(\s*)(?:[\w, ]+=\s*)?[%!?].*$|^(\s*)[\w.]+\?{1,2}\s*$", re.MULTILINE)
 _PYTHON_CELLS = frozenset({"time", "timeit", "capture", "prun", "python", "python3", "py"})
 _PYTHON_2 = re.compile(
     r"Missing parentheses in call to '(?:print|exec)'|leading zeros|multiple exception types"
@@ -62,8 +60,7 @@ def _cell(source: str) -> Iterable[ast.stmt]:
     try:
         return _parsed(source.encode()).body
     except ValueError:
-        plain = _LINE.sub(lambda found: f"{found[1] or found[2] or ''}pass", source)
-        return _parsed(textwrap.dedent(plain).encode()).body
+        return _parsed(python_of(source).encode()).body
 
 
 def _parsed(data: bytes) -> ast.Module:

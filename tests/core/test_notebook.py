@@ -67,6 +67,8 @@ def test_the_parameters_are_what_the_tagged_cell_assigns() -> None:
     }  # fmt: skip
     assert Notebook.parse(encoded("a = 0")).parameters is None
     assert Notebook.parse(encoded("a = (", tags={0: ["parameters"]})).parameters == {}
+    magic = "%matplotlib inline\n!pip install -q torch\nepochs = 3"
+    assert list(Notebook.parse(encoded(magic, tags={0: ["parameters"]})).parameters or {}) == ["epochs"]
 
 
 @pytest.mark.parametrize(
