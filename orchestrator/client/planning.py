@@ -26,7 +26,7 @@ from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.offer import Hop, Offer, Route, UntilKind
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
-from orchestrator.core.save_pattern import CHECKPOINTS, SavePattern
+from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
 from orchestrator.freeze import bundle, images, inputs, leaving, requirements
@@ -201,7 +201,8 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
         pinned = inputs.pin(parsed.job.inputs)
     with parsed.at("source"):
         sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
-    _check_saves(parsed, Folders(into).bundle(sha256))
+    if told := old_checkpoints(parsed.job, Folders(into).bundle(sha256)):
+        raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
     image = parsed.job.image
     if parsed.image is not None:
         with parsed.at("image"):
@@ -216,21 +217,21 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     return Frozen(job, (*_archived(parsed, job, into), *given), unlocked)
 
 
-def _check_saves(parsed: Parsed, archive: Path) -> None:
-    """Raises SpecError if the source holds what looks like a checkpoint of the run: every session begins with
-    the source, so a script that takes its newest file would take that one."""
-    watch = parsed.job.checkpoint.watch
-    pattern = None if watch is None or watch.startswith(CHECKPOINTS) else SavePattern.parse(watch)
-    if pattern is None or not pattern.numbered:
-        return
+def old_checkpoints(job: Job, archive: Path) -> str:
+    """What is wrong with a source that holds what looks like checkpoints of the run; empty if nothing is.
+    Every session begins with the source, so a script that takes its newest file would take one of these."""
+    watch = job.checkpoint.watch
+    pattern = None if watch is None else SavePattern.parse(watch)
+    if pattern is None or pattern.in_checkpoints or not pattern.numbered:
+        return ""
     found = [name for name in leaving.names_in(archive) if pattern.covers(name)]
-    if found:
-        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
-        told = (
-            f"given {watch!r}, which matches {found[0]}{more} in the source, so every session would begin "
-            "with old checkpoints; put them into .gitignore, and to begin with one, give it as an input"
-        )
-        raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
+    if not found:
+        return ""
+    more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+    return (
+        f"given {watch!r}, which matches {found[0]}{more} in the source, so every session would begin "
+        "with old checkpoints; put them into .gitignore, and to begin with one, give it as an input"
+    )
 
 
 def _locked(parsed: Parsed) -> tuple[Parsed, str]:

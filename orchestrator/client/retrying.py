@@ -138,6 +138,8 @@ def _with_source(wired: Wired, record: RunRecord, source: Path) -> Job:
             f"the requirements have changed ({', '.join(sorted(lists))}), and must be locked again: give the "
             "job's file instead of --source"
         )
+    if told := planning.old_checkpoints(job, wired.folders.bundle(sha256)):
+        raise InputError(f"the job's checkpoint.watch: {told}")
     return replace(job, bundle=sha256)
 
 

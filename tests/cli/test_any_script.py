@@ -361,6 +361,10 @@ def test_a_retry_that_looks_elsewhere_for_the_checkpoint_is_told(lab: Lab) -> No
     found = lab.over("watched")
     assert (found["phase"], found["progress"]["step"]) == ("failed", 5)
     user, run = lab.user, lab.runs["watched"]
+    shutil.copytree(user.folder / "fixed", user.folder / "full")
+    (user.folder / "full" / "out").mkdir()
+    (user.folder / "full" / "out" / "ckpt_900").touch()
+    assert "matches out/ckpt_900 in the source" in lab.refused("retry", run, "--source", "full")
     same = user("retry", run, lab.write("watched", tags=["again"]))
     assert "was saved as" not in same.err
     lab.over("watched")
