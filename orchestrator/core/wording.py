@@ -55,14 +55,30 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
-def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:
-    """`did you mean 'total'? ` with up to `count` of the nearest names, ignoring case. Empty if no name is
-    near, or if `given` is too long to compare quickly."""
+def nearest(given: str, valid: Iterable[str], count: int = 1) -> list[str]:
+    """Up to `count` of the nearest names, ignoring case. Empty if no name is near, or if `given` is too long
+    to compare quickly."""
     if len(given) > _COMPARED_LENGTH_MAX:
-        return ""
+        return []
     folded = {name.lower(): name for name in valid}
-    near = [repr(folded[name]) for name in get_close_matches(given.lower(), list(folded), n=count)]
-    return f"did you mean {' or '.join(near)}? " if near else ""
+    return [folded[name] for name in get_close_matches(given.lower(), list(folded), n=count)]
+
+
+def did_you_mean(given: str, valid: Iterable[str], count: int = 1) -> str:
+    """`did you mean 'total'? ` with the nearest names; empty if there are none."""
+    near = nearest(given, valid, count)
+    return f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+
+
+def suggested(given: str, valid: Iterable[str]) -> str:
+    """The same as the end of a sentence: `; did you mean 'total'?`."""
+    near = did_you_mean(given, valid)
+    return f"; {near.rstrip()}" if near else ""
+
+
+def with_valid(problem: str, valid: str) -> str:
+    """`given 'x'; valid: a whole number`, where the problem may end with a question."""
+    return f"{problem}{'' if problem.endswith('?') else ';'} valid: {valid}"
 
 
 def unknown(what: str, given: str, valid: Iterable[str], *, suggest: bool = True) -> str:

@@ -16,7 +16,7 @@ from orchestrator import cron
 from orchestrator.core import credentials
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
-from orchestrator.core.wording import did_you_mean
+from orchestrator.core.wording import did_you_mean, suggested, with_valid
 from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
@@ -252,7 +252,7 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
     if is_path(origin):
         if folder is not None and not _exists(folder / origin):
             yield Problem(
-                path, _valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
+                path, with_valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
             )
     elif scheme == "kaggle":
         if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
@@ -293,7 +293,7 @@ def _source(source: str, folder: FilePath) -> Iterator[Problem]:
     if "://" in source or source.startswith("git@"):
         yield Problem(path, f"given {shown(source)}; valid: a folder of this machine, such as a clone of it")
     elif not _is_folder(folder / source):
-        yield Problem(path, _valid(_lack(source, folder, "folder"), "a folder, relative to this file"))
+        yield Problem(path, with_valid(_lack(source, folder, "folder"), "a folder, relative to this file"))
     elif _holds_home(folder / source):
         told = f"given {shown(source)}, which contains your whole home folder"
         yield Problem(path, f"{told}; valid: a folder with the code alone")
@@ -314,7 +314,7 @@ def _requirements(name: str, path: Path, folder: FilePath) -> Iterator[Problem]:
     elif _PACKAGE.fullmatch(name):
         yield Problem(path, f"given {shown(name)}, which is a package; valid: {valid}")
     else:
-        yield Problem(path, _valid(_lack(name, folder, "file"), valid))
+        yield Problem(path, with_valid(_lack(name, folder, "file"), valid))
 
 
 def _lack(name: str, folder: FilePath, wanted: str) -> str:
@@ -322,12 +322,8 @@ def _lack(name: str, folder: FilePath, wanted: str) -> str:
     if _exists(folder / name):
         return f"given {shown(name)}, which is not a {wanted}"
     home = "; ~ is not expanded" if name.startswith("~") else ""
-    near = did_you_mean(FilePath(name).name, _names(folder / name))
-    return f"given {shown(name)}, which does not exist in {folder}{home}{near and f'; {near.strip()}'}"
-
-
-def _valid(problem: str, valid: str) -> str:
-    return f"{problem}{'' if problem.endswith('?') else ';'} valid: {valid}"
+    near = suggested(FilePath(name).name, _names(folder / name))
+    return f"given {shown(name)}, which does not exist in {folder}{home}{near}"
 
 
 def _names(path: FilePath) -> list[str]:
@@ -353,11 +349,11 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
             name = _SCHEME.sub("", image).lower()
             near = f"; did you mean {shown(name)}?" if _REFERENCE.fullmatch(name) else ""
             valid = "a folder with a Dockerfile, relative to this file, or an image such as ghcr.io/me/it:tag"
-            yield Problem(("image",), _valid(f"given {shown(image)}{near}", valid))
+            yield Problem(("image",), with_valid(f"given {shown(image)}{near}", valid))
     elif folder is not None and not _is_file(local / "Dockerfile"):
         lack = f"given {shown(image)}, which has no Dockerfile"
         lack = lack if _is_folder(local) else _lack(image, folder, "folder")
-        yield Problem(("image",), _valid(lack, "a folder with a Dockerfile, or an image's name"))
+        yield Problem(("image",), with_valid(lack, "a folder with a Dockerfile, or an image's name"))
 
 
 def _exists(path: FilePath) -> bool:

@@ -24,7 +24,7 @@ from typing import Any
 from orchestrator.core import notebook
 from orchestrator.core.notebook import Notebook
 from orchestrator.core.order import RESUME
-from orchestrator.core.wording import did_you_mean
+from orchestrator.core.wording import suggested
 from orchestrator.spec import elsewhere
 from orchestrator.spec.document import shown
 from orchestrator.spec.mistakes import unknown
@@ -387,6 +387,6 @@ def _similar(source: Path, script: str) -> str:
     same = sorted(each for each in alike if PurePosixPath(each).name == wanted.name)
     if same:
         return f"; did you mean {' or '.join(same[:3])}?"
-    if near := did_you_mean(script, alike):
-        return f"; {near.strip()}"
+    if near := suggested(script, alike):
+        return near
     return f"; there are {', '.join(sorted(alike)[:3])}" if alike else ""

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar
 
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from orchestrator.core import wording
@@ -86,7 +88,10 @@ def _empty(
             continue
         if _is_placeholder(model, tree, around):
             silent.add(around)
-            problems.append(Problem(around, f'given {{{key}}} without quotes; write "{{{key}}}"'))
+            node = _node(model, around)
+            told = f'given {{{key}}} without quotes; write "{{{key}}}"'
+            is_text = node.get("type", "string") == "string"
+            problems.append(Problem(around, told if is_text else _with_valid(f"given {{{key}}}", node)))
         elif not _is_unknown(model, path):
             silent.add(path)
             problems.append(_given(model, path, None))
@@ -163,18 +168,12 @@ class _UnknownKeys:
             return Problem(path, f"unknown key here; it is valid as {' or '.join(places[:_PLACES_MAX])}")
         again = around in self._listed
         self._listed.add(around)
-        near = _near(str(key), keys) if self._count <= _SUGGESTIONS_MAX else ""
+        near = "".join(wording.nearest(str(key), keys)) if self._count <= _SUGGESTIONS_MAX else ""
         if near:
             self.meant.add((*around, near))
         if again:
             return Problem(path, f"unknown key; did you mean {near!r}?" if near else "unknown key")
         return Problem(path, wording.unknown("key", str(key), keys, suggest=bool(near)))
-
-
-def _near(given: str, valid: Iterable[str]) -> str:
-    """The key that is probably meant; empty if none is near."""
-    found = wording.did_you_mean(given, valid)
-    return found.split("'")[1] if found else ""
 
 
 def _given(model: type[BaseModel], path: Path, value: object) -> Problem:
@@ -195,14 +194,24 @@ def _instead(node: Mapping[str, Any], value: object) -> str:
         return f"; write {number}" if number else ""
     if wanted == "array":
         hidden = node.get("writeOnly") or len(value) > _INSTEAD_MAX
-        return "; write a list, in brackets" if hidden else f"; write [{value}]"
-    if near := wording.did_you_mean(value, node.get("enum", ())):
-        return f"; {near.strip()}"
+        return "; write a list, in brackets" if hidden else f"; write {_listed(value)}"
+    if near := wording.suggested(value, node.get("enum", ())):
+        return near
     if node.get("pattern") == NAME and (
         name := _NOT_IN_NAME.sub("-", value.lower()).strip("-")[:NAME_LENGTH_MAX]
     ):
         return f"; did you mean {name.strip('-')!r}?"
     return ""
+
+
+def _listed(value: str) -> str:
+    """`[results/]`, or `["*.png"]` for what YAML would read as something else."""
+    try:
+        found = yaml.safe_load(f"[{value}]")
+    except yaml.YAMLError:
+        found = None
+    plain = isinstance(found, list) and all(isinstance(each, str) for each in found)
+    return f"[{value}]" if plain else f"[{json.dumps(value, ensure_ascii=False)}]"
 
 
 def _number(text: str, *, whole: bool) -> str:
@@ -225,8 +234,7 @@ def _with_valid(problem: str, node: Mapping[str, Any]) -> str:
     if not description and "properties" in node:
         required = ", ".join(node.get("required", node["properties"]))
         description = f"a mapping with at least {required}"
-    separator = "" if problem.endswith("?") else ";"
-    return f"{problem}{separator} valid: {description}" if description else problem
+    return wording.with_valid(problem, description) if description else problem
 
 
 def _key_rule(model: type[BaseModel], path: Path) -> str:

@@ -16,6 +16,7 @@ from orchestrator.core import bounds
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import DEFAULT, Kind, Precision, Window
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.core.wording import with_valid
 from orchestrator.spec import commands, elsewhere
 from orchestrator.spec.commands import Given
 from orchestrator.spec.document import shown
@@ -116,8 +117,8 @@ def _below(value: str) -> str:
 def _precision(value: Any) -> Any:
     if isinstance(value, str | int) and not isinstance(value, bool) and value not in tuple(Precision):
         meant = elsewhere.precision(str(value))
-        hint = f"; did you mean {meant!r}?" if meant else ";"
-        raise ValueError(f"given {shown(value)}{hint} valid: one of {_PRECISIONS}")
+        hint = f"; did you mean {meant!r}?" if meant else ""
+        raise ValueError(with_valid(f"given {shown(value)}{hint}", f"one of {_PRECISIONS}"))
     return value
 
 
