@@ -31,7 +31,7 @@ from orchestrator.home import PLATFORMS, Folders
 from orchestrator.platforms import catalog
 from orchestrator.platforms.platform import Cleaning, Platform
 from orchestrator.rehearsal import course, legs
-from orchestrator.rehearsal.course import Rehearsed
+from orchestrator.rehearsal.judging import Rehearsed
 from orchestrator.session.staging import Materials
 from orchestrator.spec import Parsed
 

@@ -9,10 +9,8 @@ from __future__ import annotations
 from orchestrator.core.job import Job
 from orchestrator.core.order import EndAt
 from orchestrator.rehearsal import judging
-from orchestrator.rehearsal.judging import Exactness, Rehearsed
+from orchestrator.rehearsal.judging import Rehearsed
 from orchestrator.rehearsal.legs import Ground, Leg
-
-__all__ = ["Exactness", "Rehearsed", "rehearse"]
 
 _WHOLE_SAVES = 4  # of a training that cannot be shortened: one each to stop, to kill and to compare at
 _STEPS_FACTOR, _STEPS_MORE = 4, 8

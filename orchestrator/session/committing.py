@@ -326,7 +326,7 @@ def _said(saved: Path) -> dict[str, str]:
         document = json.loads(files.read(saved, "environment.json", bounds.ENVIRONMENT_BYTES_MAX) or b"")
     except (OSError, Odd, ValueError, RecursionError):
         return {}
-    said = isinstance(document, dict) and document.get("deterministic") is True
+    said = isinstance(document, dict) and document.get(DETERMINISTIC) is True
     return {DETERMINISTIC: "true"} if said else {}
 
 

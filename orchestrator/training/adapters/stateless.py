@@ -179,7 +179,8 @@ class Loader(DataLoader[Any]):
 
 
 def stateless(loader: DataLoader[Any], seed: int, rank: int = 0, ranks: int = 1) -> Loader:
-    """The same loader, with batches that are a function of (seed, epoch, batch), for any number of workers.
+    """The same loader, with batches that are a function of (seed, epoch, batch, rank), for any number of
+    workers.
 
     It shuffles, masks and augments as before, but with other random numbers. With `ranks`, it has one rank's
     filled share of the batches; without, the loader has that already. Raises ValueError for a loader without
