@@ -94,7 +94,7 @@ def _run(path: str, notebook: Notebook, arguments: list[str], values: Mapping[st
                 return code
         return 0
 
-    with started(record.hear) as kernel:
+    with started(record.hear, record.write_soon) as kernel:
         signal.signal(signal.SIGTERM, lambda *_: kernel.terminate())
         try:
             code = cells(kernel)

@@ -70,10 +70,12 @@ class Died(Exception):
 
 
 class Kernel:
-    """A running kernel. `hear` gets every message that it publishes."""
+    """A running kernel. `hear` gets each message that it publishes, and `idle` is called while none comes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], client: Any, hear: Hear) -> None:
-        self._process, self._client, self._hear = process, client, hear
+    def __init__(
+        self, process: subprocess.Popen[bytes], client: Any, hear: Hear, idle: Callable[[], None]
+    ) -> None:
+        self._process, self._client, self._hear, self._idle = process, client, hear, idle
 
     def execute(self, code: str, *, hidden: bool = False) -> Mapping[str, Any]:
         """Executes code and returns the content of its reply. `hidden`: without a number and in no history.
@@ -87,6 +89,7 @@ class Kernel:
         while quiet <= _QUIET_TICKS:
             message = self._next()
             if message is None:
+                self._idle()
                 reply = reply or self._reply(sent)
                 quiet += reply is not None
                 continue
@@ -144,7 +147,7 @@ class Kernel:
 
 
 @contextmanager
-def started(hear: Hear) -> Iterator[Kernel]:
+def started(hear: Hear, idle: Callable[[], None]) -> Iterator[Kernel]:
     """A kernel that is starting. At the end it is killed, if it did not end before."""
     long_path = len(tempfile.gettempdir()) > _SOCKET_PATH_MAX
     with tempfile.TemporaryDirectory(prefix="kernel-", dir="/tmp" if long_path else None) as folder:
@@ -161,7 +164,7 @@ def started(hear: Hear) -> Iterator[Kernel]:
         try:
             client.load_connection_file(file)
             client.start_channels(hb=False, stdin=False)
-            yield Kernel(process, client, hear)
+            yield Kernel(process, client, hear, idle)
         finally:
             client.stop_channels()
             process.kill()

@@ -125,6 +125,7 @@ class Record:
         self._outputs = Outputs()
         self._data = 0  # of the cells before
         self._written_at, self._pause, self._failed = clock.monotonic(), _PERIOD, False
+        self._is_behind = False  # something came since it was written
         self.error: dict[str, Any] | None = None
 
     def begin(self, cell: dict[str, Any]) -> None:
@@ -161,11 +162,17 @@ class Record:
                 self._fail(
                     {"output_type": "error", **{k: content[k] for k in ("ename", "evalue", "traceback")}}
                 )
-        if self._clock.monotonic() - self._written_at > self._pause:
+        self._is_behind = True
+        self.write_soon()
+
+    def write_soon(self) -> None:
+        """Writes the copy if something came since, and the last time was long enough ago."""
+        if self._is_behind and self._clock.monotonic() - self._written_at > self._pause:
             self.write()
 
     def write(self) -> None:
         """Writes the copy. That it cannot be written is said once, and stops nothing."""
+        self._is_behind = False
         if self._cell is not None:
             self._cell["outputs"] = [self._masked(each) for each in self._outputs.listed()]
         began = self._clock.monotonic()
