@@ -68,7 +68,7 @@ def _checkpoint(
         best=accepted == best(record),
         resume_point=session is not None and session.order.resume == accepted.name,
         authenticated=bool(accepted.sha256),
-        resumed=_grade(manifests, accepted.name),
+        resumed=_grade(record, manifests, accepted.name),
         trouble="" if whole else str(found),
         advice="" if whole else advice if found == MISSING else str(found),
     )
@@ -102,7 +102,7 @@ def gone(store: Store) -> str:
     return "it is gone from the home store" + (", which is empty: is its disk there?" if empty else "")
 
 
-def _grade(manifests: Mapping[str, Manifest | str], name: str) -> Grade | None:
+def _grade(record: RunRecord, manifests: Mapping[str, Manifest | str], name: str) -> Grade | None:
     """How exactly the session that wrote it resumed, if its parent belongs to another session and exists."""
     found = manifests[name]
     if not isinstance(found, Manifest) or found.parent is None:
@@ -110,4 +110,5 @@ def _grade(manifests: Mapping[str, Manifest | str], name: str) -> Grade | None:
     parent = manifests.get(found.parent)
     if not isinstance(parent, Manifest) or parent.ref.generation == found.ref.generation:
         return None
-    return grade(parent, found.environment)
+    watched = record.job.checkpoint.watch is not None
+    return Grade.AS_SAVED if watched else grade(parent, found.environment)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from orchestrator.client import Run
-from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Manifest, Part
+from orchestrator.client.checkpoints import checkpoints
+from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Grade, Manifest, Part
 from orchestrator.core.event import CheckpointAccepted
+from orchestrator.core.job import CheckpointPolicy
 from orchestrator.errors import CorruptCheckpoint, InputError
 from orchestrator.stores import checkpoints as stored
 from tests.client.homes import append, run_after
-from tests.core.runs import NOW, RUN, running
+from tests.core.runs import NOW, RUN, job, running
 
 
 def published(run: Run, step: int, *, accuracy: float = 0.0) -> Manifest:
@@ -73,6 +76,23 @@ def test_what_is_not_whole_is_said_of_that_checkpoint(run: Run) -> None:
     assert first.trouble == ""
     assert second.trouble.startswith("corrupt: ")
     assert second.advice == second.trouble
+
+
+@pytest.mark.parametrize(("watch", "grade"), [(None, Grade.BITWISE), ("ckpt_{step}", Grade.AS_SAVED)])
+def test_how_exactly_a_script_resumed_is_not_claimed_for_its_own_saves(
+    run: Run, tmp_path: Path, watch: str | None, grade: Grade
+) -> None:
+    environment, store = {"accelerator": "cpu", "numpy": "2.3"}, run.client.wired().store("home")
+    first = Manifest(RUN, CheckpointRef(10, 1, "aaaa"), 16, (), environment=environment)
+    second = Manifest(RUN, CheckpointRef(20, 2, "bbbb"), 16, (), parent=first.name, environment=environment)
+    for each in (first, second):
+        (tmp_path / each.name).write_bytes(each.encode())
+        store.put(f"runs/{RUN}/checkpoints/{each.name}/manifest.json", tmp_path / each.name, each.sha256)
+    record = replace(
+        run.record(), job=job(checkpoint=CheckpointPolicy(watch=watch)),
+        accepted=tuple(Accepted(each.ref, 0, sha256=each.sha256) for each in (first, second)),
+    )  # fmt: skip
+    assert [each.resumed for each in checkpoints(store, record, verify=False)] == [None, grade]
 
 
 def test_a_checkpoint_that_is_gone_says_so_with_what_it_may_mean(run: Run) -> None:
