@@ -43,7 +43,7 @@ def rehearse(ground: Ground, job: Job, steps: int | None) -> Rehearsed:
     stopped = _stopped(ground, whole, total)
     if stopped.newest is None:
         return judging.without_checkpoint(ground, stopped)
-    if _is_over(stopped, whole):
+    if judging.is_over(job, stopped, whole):
         return judging.too_short(ground)
     ground.say(f"resumed at step {stopped.newest.ref.step:,}, and killed at its next checkpoint…")
     killed = ground.leg("killed", total, EndAt(1, killed=True), stopped)
@@ -61,15 +61,10 @@ def _stopped(ground: Ground, whole: Leg, total: int) -> Leg:
     saves = _stops_after(whole)
     ground.say(f"the same, stopped at checkpoint number {saves}…")
     leg = ground.leg("stopped", total, EndAt(saves))
-    if not _is_over(leg, whole):
+    if not judging.is_over(ground.job, leg, whole):
         return leg
     ground.say("the same, killed there, because it did not stop…")
     return ground.leg("stopped", total, EndAt(saves, killed=True))
-
-
-def _is_over(leg: Leg, whole: Leg) -> bool:
-    """Whether a leg that was to be interrupted did all that the uninterrupted one did."""
-    return leg.completed and len(leg.steps) >= len(whole.steps)
 
 
 def _paced(ground: Ground, total: int, *, numbered: bool) -> Leg:

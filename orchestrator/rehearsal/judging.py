@@ -99,6 +99,13 @@ def is_numbered(job: Job) -> bool:
     return watch is None or SavePattern.parse(watch).numbered
 
 
+def is_over(job: Job, leg: Leg, whole: Leg) -> bool:
+    """Whether a leg that was to be interrupted did all that the uninterrupted one did, so nothing is left for
+    the next. Of a quick training not every save is taken."""
+    saves = leg.completed and len(leg.steps) >= len(whole.steps)
+    return saves or (is_numbered(job) and max(leg.steps, default=-1) >= max(whole.steps))
+
+
 def without_checkpoint(ground: Ground, leg: Leg) -> Rehearsed:
     """The judgement if a training that began from the start left no checkpoint."""
     if _has_crashed(leg):

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.checkpoint import CheckpointRef, Manifest
+from orchestrator.core.job import CheckpointPolicy
+from orchestrator.core.order import Outcome, Result
 from orchestrator.rehearsal.comparing import Lost, Resumption, Seen
 from orchestrator.rehearsal.contents import Difference
-from orchestrator.rehearsal.judging import Compared, Evidence, Exactness, Finding, unseen
+from orchestrator.rehearsal.judging import Compared, Evidence, Exactness, Finding, is_over, unseen
 from orchestrator.rehearsal.legs import Leg
+from tests.core.runs import job
 
 
 def steps(count: int, begin: int = 0, *, weights: int = 100, data: int = 200) -> tuple[Seen, ...]:
@@ -76,6 +80,34 @@ DRIFTING = replace(CLEAN, compared=Compared(20, (WEIGHTS,)), drifts=True)
 )
 def test_a_grade_is_no_better_than_its_evidence(evidence: Evidence, grade: Exactness) -> None:
     assert evidence.grade is grade
+
+
+@pytest.mark.parametrize(
+    ("saved", "completed", "numbered", "over"),
+    [
+        ((5,), False, True, False),
+        ((5,), True, True, False),  # after it was asked to stop, it trained to its end and saved no more
+        ((5, 20), True, True, True),
+        ((20,), False, True, True),  # a quick one, of which not every save was taken
+        ((20,), False, False, False),
+        ((1, 2), True, False, True),
+        ((), False, True, False),
+    ],
+)
+def test_what_has_done_all_steps_was_not_interrupted(
+    saved: tuple[int, ...], completed: bool, numbered: bool, over: bool
+) -> None:
+    watch = "ckpt_{step}.pt" if numbered else "last.pt"
+    given = job(checkpoint=CheckpointPolicy(watch=watch))
+    whole = replace(leg(()), manifests=(manifest(5), manifest(20)))
+    result = Result("aaaa", Outcome.COMPLETED if completed else Outcome.LOST, 0, None, "")
+    assert (
+        is_over(given, replace(leg(()), manifests=tuple(map(manifest, saved)), result=result), whole) is over
+    )
+
+
+def manifest(step: int) -> Manifest:
+    return Manifest("run-aaaaaaaa", CheckpointRef(step, 1, "aaaa"), 16, ())
 
 
 def test_a_resume_in_the_first_pass_says_nothing_about_the_next(  # its order may be that of the first again

@@ -78,6 +78,7 @@ def test_an_exact_one_is_bitwise_and_leaves_nothing(user: Caller) -> None:
     assert (told["grade"], told["exact"], told["compared_at"], told["findings"]) == ("bitwise", True, 30, [])
     names = [leg["name"] for leg in told["legs"]]
     assert names[:3] == ["whole", "stopped", "killed"]
+    assert "SIGKILL" in told["legs"][2]["how"]
     assert all(leg["steps_watched"] for leg in told["legs"][:3])
     assert list((user.folder / "tmp").glob("orchestrator-*")) == []
     assert {each: each.read_bytes() for each in path.parent.iterdir()} == before
