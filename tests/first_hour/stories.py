@@ -25,7 +25,7 @@ class Story:
     `by_hand` is how its author runs it, in the folder of the code. `saves`: what it saves; of a folder
     (`is_folder`), the file that comes last.
     `told` finds the numbers of the epochs or steps that a session has trained, after `scale`: each `stride`
-    after the one before, and `last` at the end. It looks in the log, or in the outputs that `told_in` names.
+    after the one before, from `first` to `last`. It looks in the log, or in the outputs that `told_in` names.
     `numbered`: the checkpoints have these numbers, too. `late`: what it printed last is lost with its
     machine, because it is sent a moment later.
     `exact`: files, of the last checkpoint or the outputs, that are the same to the last bit as without
@@ -39,6 +39,7 @@ class Story:
     saves: str
     told: str
     last: int
+    first: int = 1
     stride: int = 1
     scale: float = 1.0
     told_in: str = ""
@@ -64,14 +65,14 @@ STORIES = (
     Story(
         "huggingface", "Hugging Face Trainer", "python train.py --max_steps 120",
         saves="out/checkpoint-*/trainer_state.json", is_folder=True,
-        told=r"'learning_rate': .*'epoch': '([\d.]+)'", scale=640 / 16, last=120, stride=10,
+        told=r"'learning_rate': .*'epoch': '([\d.]+)'", scale=640 / 16, first=10, last=120, stride=10,
         exact=("out/checkpoint-120/model.safetensors", "out/checkpoint-120/optimizer.pt"),
         leaves=("out/final/model.safetensors",),
     ),
     Story(
         "lightning", "Lightning, `ModelCheckpoint` each epoch", "python train.py --max_epochs 12",
         saves="lightning_logs/version_*/checkpoints/*.ckpt",
-        told=r"^(\d+),", told_in="lightning_logs/version_*/metrics.csv", last=11,
+        told=r"^(\d+),", told_in="lightning_logs/version_*/metrics.csv", first=0, last=11,
         leaves=("lightning_logs/version_*/metrics.csv",), numbered=False, kept=LAST_SAVE,
     ),
     Story(
@@ -82,7 +83,7 @@ STORIES = (
     ),
     Story(
         "dataset", "NumPy, with a data set as `inputs`", "python train.py",
-        saves="checkpoints/last.npz", told=r"^step (\d+):", last=30000, stride=500, numbered=False,
+        saves="checkpoints/last.npz", told=r"^step (\d+):", first=500, last=30000, stride=500, numbered=False,
         exact=("checkpoints/last.npz", "predictions.csv"), leaves=("predictions.csv",),
     ),
     Story(

@@ -104,6 +104,9 @@ def check_went_on(person: Person, outputs: Path) -> None:
     for numbers in trained:
         assert numbers == list(range(numbers[0], numbers[-1] + 1, story.stride))
     assert resumed[-1] > 0
+    assert all(
+        (numbers[0] > story.first) == (step > 0) for numbers, step in zip(trained, resumed, strict=True)
+    )
     for before, after in pairwise(trained):
         assert before[0] <= after[0]
         assert story.late or after[0] <= before[-1] + story.stride
