@@ -41,6 +41,22 @@ def test_the_examples_run_one_after_the_other(user: Caller) -> None:
     assert "failed" not in phases
 
 
+def test_the_examples_for_failures_and_outputs_run(user: Caller) -> None:
+    job = user.folder / user.job(total=2)
+    whole = job.read_text()
+    wrong = "command: {shell: 'echo kept >kept.txt; exit 3'}"
+    job.write_text(re.sub("command: .*", wrong, whole) + "retry: {without_progress: 1}\n")
+    name = user.submitted(job.name)
+    user.wait_for_phase(name, "failed")
+    job.write_text(whole)
+    kept, retried = (next(each for each in BLOCKS if word in each) for word in ("run.outputs", "run.retry"))
+    begin = f"from orchestrator import Client\nrun = Client().run({name!r})\n"
+    said = run_script(user, f"{begin}{kept}{retried}").splitlines()
+    assert said == ["1 (1,) ()", "('command', 'shell', 'retry') 0"]
+    assert (user.folder / "outputs" / "kept.txt").read_text() == "kept\n"
+    user.wait_for_phase(name, "done")
+
+
 def test_the_examples_have_the_types_that_they_use(tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(BLOCKS))
