@@ -15,7 +15,7 @@ from orchestrator.training import Training
 from orchestrator.training.adapters.recording import recorded, take_written
 from orchestrator.training.layout import Shard
 from orchestrator.training.native import size_of
-from tests.training.frameworks import Library, keeps_the_contract
+from tests.training.frameworks import Library, drawn, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
@@ -73,6 +73,7 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
     LIBRARY.disturbed(tmp_path, TOY, workers, accumulate, events=events, ranks=ranks)
     assert same(whole / f"step-{TOTAL}", tmp_path / f"checkpoints/step-{TOTAL}")
     assert not same(whole / "step-9", whole / f"step-{TOTAL}")
+    assert len(set(drawn(whole.parent))) == ranks * TOTAL, "a rank or a step repeats numbers of another"
 
 
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:

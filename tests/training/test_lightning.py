@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.training import EXIT_SAVED, Training
 from orchestrator.training.adapters.stateless import stateless
-from tests.training.frameworks import Library, keeps_the_contract
+from tests.training.frameworks import Library, drawn, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
@@ -85,6 +85,7 @@ def test_two_processes_end_bit_for_bit_as_undisturbed_ones(
     assert steps(tmp_path / "checkpoints") == [3]
     LIBRARY.disturbed(tmp_path, TOY, 1, 2, events=("kill:5",), ranks=2, DEVICES=2)
     assert same(whole / "step-6", tmp_path / "checkpoints/step-6")
+    assert len(set(drawn(whole.parent))) == 2 * 12, "a rank or a batch repeats numbers of another"
 
 
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:

@@ -1,7 +1,7 @@
 """`… WORKERS ACCUMULATE [EVENT]`: a Hugging Face training with dropout, random masking and uneven epochs.
 
 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
-step.
+step. Each rank notes a random number of each step in `drawn-RANK`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class Events(TrainerCallback):
             kind, step = event.split(":")
             if state.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
+
+    def on_optimizer_step(self, args: TrainingArguments, *_: Any, **__: Any) -> None:
+        with Path(f"drawn-{args.process_index}").open("a") as notes:
+            print(torch.rand(()).item(), file=notes)
 
 
 training = Training.from_environment()

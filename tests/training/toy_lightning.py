@@ -2,7 +2,8 @@
 that depends on the validation.
 
 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
-step. DEVICES says how many processes there are, and DATA where the items come from.
+step. Each rank notes a random number of each batch in `drawn-RANK`. DEVICES says how many processes there
+are, and DATA where the items come from.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import random
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,10 @@ class Model(LightningModule):
             kind, step = event.split(":")
             if self.trainer.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
-        return self.loss(batch)
+        loss = self.loss(batch)
+        with Path(f"drawn-{self.global_rank}").open("a") as notes:
+            print(torch.rand(()).item(), file=notes)
+        return loss
 
     def validation_step(self, batch: torch.Tensor, _: int) -> None:
         self.log("validation", self.loss(batch), sync_dist=True)
