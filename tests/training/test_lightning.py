@@ -128,6 +128,20 @@ def test_what_has_ranks_or_files_of_its_own_is_refused(tmp_path: Path) -> None:
             fit(trainer, LightningModule(), None, Training(tmp_path / "c"))
 
 
+def test_several_training_loaders_are_refused(tmp_path: Path) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+    from orchestrator.training.adapters.lightning import fit
+
+    loader: DataLoader[Any] = DataLoader(range(3))  # type: ignore[arg-type]
+    several: list[Any] = [{"a": loader, "b": loader}, [loader, loader]]
+    for given in several:
+        trainer = Trainer(accelerator="cpu", logger=False, plugins=AsyncCheckpointIO())  # which is supported
+        with pytest.raises(ValueError, match=f"one DataLoader is supported .*not {type(given).__name__}"):
+            fit(trainer, LightningModule(), given, Training(tmp_path / "c"))
+
+
 def loaded(checkpoint: Path) -> torch.nn.Module:
     """The model that the library loads from a checkpoint of the example."""
     # Here, because it takes seconds, and every worker of a test run imports this file.
