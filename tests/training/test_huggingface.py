@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -76,6 +77,15 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
     assert len(set(drawn(whole.parent))) == ranks * TOTAL, "a rank or a step repeats numbers of another"
 
 
+def test_the_newest_checkpoints_stay_and_say_that_torch_was_deterministic(tmp_path: Path) -> None:
+    more = json.dumps({"save_total_limit": 2, "full_determinism": True})
+    assert LIBRARY.run(tmp_path, TOY, 0, 2, MORE=more) == 0
+    assert steps(tmp_path / "checkpoints") == [9, TOTAL]
+    for step in (9, TOTAL):
+        said = (tmp_path / f"checkpoints/step-{step}/environment.json").read_bytes()
+        assert json.loads(said) == {"deterministic": True}
+
+
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:
     LIBRARY.does_not_wait_for_the_disk(tmp_path / "slow", TOY, 3)
     assert same(tmp_path / "slow/checkpoints/step-3", wholes(2) / "step-3")
@@ -139,6 +149,8 @@ def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(tmp
         ({"save_only_model": True}, "save_only_model is not supported"),
         ({"ignore_data_skip": True}, "ignore_data_skip is not supported"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
+        ({"save_on_each_node": True}, "save_on_each_node is not supported"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches is not supported"),
     ],
 )
 def test_what_an_exact_resume_cannot_keep_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -88,6 +89,13 @@ def test_two_processes_end_bit_for_bit_as_undisturbed_ones(
     assert len(set(drawn(whole.parent))) == 2 * 12, "a rank or a batch repeats numbers of another"
 
 
+def test_checkpoints_say_that_torch_was_deterministic(tmp_path: Path) -> None:
+    more = json.dumps({"deterministic": True})
+    assert LIBRARY.run(tmp_path, TOY, 0, 2, MORE=more) == 0
+    said = (tmp_path / "checkpoints/step-12/environment.json").read_bytes()
+    assert json.loads(said) == {"deterministic": True}
+
+
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:
     LIBRARY.does_not_wait_for_the_disk(tmp_path / "slow", TOY, 3)
     assert same(tmp_path / "slow/checkpoints/step-3", wholes(2) / "step-3")
@@ -115,15 +123,21 @@ def test_a_checkpoint_is_copied_or_moved_but_never_read(tmp_path: Path, backgrou
 
 def test_what_has_ranks_or_files_of_its_own_is_refused(tmp_path: Path) -> None:
     from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.plugins.io import TorchCheckpointIO
     from lightning.pytorch.strategies import ModelParallelStrategy
 
     from orchestrator.training.adapters.lightning import fit
 
-    for strategy, said in (
-        ("ddp_spawn", "use strategy='ddp'"),
-        (ModelParallelStrategy(), "ModelParallelStrategy is not supported"),
-    ):
-        trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, logger=False)
+    class Foreign(TorchCheckpointIO):
+        pass
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"devices": 2, "strategy": "ddp_spawn"}, "use strategy='ddp'"),
+        ({"devices": 2, "strategy": ModelParallelStrategy()}, "ModelParallelStrategy is not supported"),
+        ({"plugins": Foreign()}, "Foreign is not supported: leave the CheckpointIO plugin out"),
+    ]
+    for asked, said in cases:
+        trainer = Trainer(accelerator="cpu", logger=False, **asked)
         with pytest.raises(ValueError, match=said):
             fit(trainer, LightningModule(), None, Training(tmp_path / "c"))
 
