@@ -68,6 +68,11 @@ class Library:
         assert save in steps(folder / "checkpoints")
 
 
+def drawn(folder: Path) -> list[str]:
+    """The random numbers that all ranks of a toy noted."""
+    return [number for path in sorted(folder.glob("drawn-*")) for number in path.read_text().split()]
+
+
 def keeps_the_contract(library: Library, example: Path, folder: Path, total: int) -> tuple[Path, Path]:
     """The example as a user would copy it: it is asked to save, asked to stop, resumed, killed and completed.
 

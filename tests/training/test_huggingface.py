@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -15,7 +16,7 @@ from orchestrator.training import Training
 from orchestrator.training.adapters.recording import recorded, take_written
 from orchestrator.training.layout import Shard
 from orchestrator.training.native import size_of
-from tests.training.frameworks import Library, keeps_the_contract
+from tests.training.frameworks import Library, drawn, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
@@ -73,6 +74,16 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
     LIBRARY.disturbed(tmp_path, TOY, workers, accumulate, events=events, ranks=ranks)
     assert same(whole / f"step-{TOTAL}", tmp_path / f"checkpoints/step-{TOTAL}")
     assert not same(whole / "step-9", whole / f"step-{TOTAL}")
+    assert len(set(drawn(whole.parent))) == ranks * TOTAL, "a rank or a step repeats numbers of another"
+
+
+def test_the_newest_checkpoints_stay_and_say_that_torch_was_deterministic(tmp_path: Path) -> None:
+    more = json.dumps({"save_total_limit": 2, "full_determinism": True})
+    assert LIBRARY.run(tmp_path, TOY, 0, 2, MORE=more) == 0
+    assert steps(tmp_path / "checkpoints") == [9, TOTAL]
+    for step in (9, TOTAL):
+        said = (tmp_path / f"checkpoints/step-{step}/environment.json").read_bytes()
+        assert json.loads(said) == {"deterministic": True}
 
 
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:
@@ -138,6 +149,8 @@ def test_the_example_keeps_the_contract_and_the_library_loads_its_checkpoint(tmp
         ({"save_only_model": True}, "save_only_model is not supported"),
         ({"ignore_data_skip": True}, "ignore_data_skip is not supported"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size is not supported"),
+        ({"save_on_each_node": True}, "save_on_each_node is not supported"),
+        ({"accelerator_config": {"dispatch_batches": True}}, "dispatch_batches is not supported"),
     ],
 )
 def test_what_an_exact_resume_cannot_keep_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from orchestrator.training import EXIT_SAVED, Training
 from orchestrator.training.adapters.stateless import stateless
-from tests.training.frameworks import Library, keeps_the_contract
+from tests.training.frameworks import Library, drawn, keeps_the_contract
 from tests.training.scripts import ROOT, steps
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
@@ -85,6 +86,14 @@ def test_two_processes_end_bit_for_bit_as_undisturbed_ones(
     assert steps(tmp_path / "checkpoints") == [3]
     LIBRARY.disturbed(tmp_path, TOY, 1, 2, events=("kill:5",), ranks=2, DEVICES=2)
     assert same(whole / "step-6", tmp_path / "checkpoints/step-6")
+    assert len(set(drawn(whole.parent))) == 2 * 12, "a rank or a batch repeats numbers of another"
+
+
+def test_checkpoints_say_that_torch_was_deterministic(tmp_path: Path) -> None:
+    more = json.dumps({"deterministic": True})
+    assert LIBRARY.run(tmp_path, TOY, 0, 2, MORE=more) == 0
+    said = (tmp_path / "checkpoints/step-12/environment.json").read_bytes()
+    assert json.loads(said) == {"deterministic": True}
 
 
 def test_the_training_does_not_wait_for_the_disk(tmp_path: Path, wholes: Callable[..., Path]) -> None:
@@ -114,17 +123,37 @@ def test_a_checkpoint_is_copied_or_moved_but_never_read(tmp_path: Path, backgrou
 
 def test_what_has_ranks_or_files_of_its_own_is_refused(tmp_path: Path) -> None:
     from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.plugins.io import TorchCheckpointIO
     from lightning.pytorch.strategies import ModelParallelStrategy
 
     from orchestrator.training.adapters.lightning import fit
 
-    for strategy, said in (
-        ("ddp_spawn", "use strategy='ddp'"),
-        (ModelParallelStrategy(), "ModelParallelStrategy is not supported"),
-    ):
-        trainer = Trainer(accelerator="cpu", devices=2, strategy=strategy, logger=False)
+    class Foreign(TorchCheckpointIO):
+        pass
+
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"devices": 2, "strategy": "ddp_spawn"}, "use strategy='ddp'"),
+        ({"devices": 2, "strategy": ModelParallelStrategy()}, "ModelParallelStrategy is not supported"),
+        ({"plugins": Foreign()}, "Foreign is not supported: leave the CheckpointIO plugin out"),
+    ]
+    for asked, said in cases:
+        trainer = Trainer(accelerator="cpu", logger=False, **asked)
         with pytest.raises(ValueError, match=said):
             fit(trainer, LightningModule(), None, Training(tmp_path / "c"))
+
+
+def test_several_training_loaders_are_refused(tmp_path: Path) -> None:
+    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch.plugins.io import AsyncCheckpointIO
+
+    from orchestrator.training.adapters.lightning import fit
+
+    loader: DataLoader[Any] = DataLoader(range(3))  # type: ignore[arg-type]
+    several: list[Any] = [{"a": loader, "b": loader}, [loader, loader]]
+    for given in several:
+        trainer = Trainer(accelerator="cpu", logger=False, plugins=AsyncCheckpointIO())  # which is supported
+        with pytest.raises(ValueError, match=f"one DataLoader is supported .*not {type(given).__name__}"):
+            fit(trainer, LightningModule(), given, Training(tmp_path / "c"))
 
 
 def loaded(checkpoint: Path) -> torch.nn.Module:

@@ -1,15 +1,17 @@
 """`… WORKERS ACCUMULATE [EVENT]`: a Hugging Face training with dropout, random masking and uneven epochs.
 
 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
-step.
+step. Each rank notes a random number of each step in `drawn-RANK`. MORE has further arguments, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,10 @@ class Events(TrainerCallback):
             if state.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
 
+    def on_optimizer_step(self, args: TrainingArguments, *_: Any, **__: Any) -> None:
+        with Path(f"drawn-{args.process_index}").open("a") as notes:
+            print(torch.rand(()).item(), file=notes)
+
 
 training = Training.from_environment()
 torch.manual_seed(1)
@@ -58,6 +64,7 @@ arguments = TrainingArguments(
     output_dir="trainer", use_cpu=True, max_steps=11, per_device_train_batch_size=4, learning_rate=1e-2,
     warmup_steps=3, gradient_accumulation_steps=int(ACCUMULATE), dataloader_num_workers=int(WORKERS),
     save_steps=3, logging_steps=1, ddp_find_unused_parameters=False, disable_tqdm=True, report_to=[],
+    **json.loads(os.environ.get("MORE", "{}")),
 )  # fmt: skip
 items = [{"input_ids": [(i * 7 + j * j) % 60 + 3 for j in range(12)]} for i in range(26)]
 trainer = Trainer(

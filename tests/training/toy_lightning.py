@@ -2,15 +2,18 @@
 that depends on the validation.
 
 26 items make epochs of 7 batches. At `term:STEP` and `kill:STEP` rank 0 sends itself that signal inside the
-step. DEVICES says how many processes there are, and DATA where the items come from.
+step. Each rank notes a random number of each batch in `drawn-RANK`. DEVICES says how many processes there
+are, DATA where the items come from, and MORE further arguments of the Trainer, as JSON.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import signal
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,7 +52,10 @@ class Model(LightningModule):
             kind, step = event.split(":")
             if self.trainer.global_step + 1 == int(step):
                 os.kill(os.getpid(), SIGNALS[kind])
-        return self.loss(batch)
+        loss = self.loss(batch)
+        with Path(f"drawn-{self.global_rank}").open("a") as notes:
+            print(torch.rand(()).item(), file=notes)
+        return loss
 
     def validation_step(self, batch: torch.Tensor, _: int) -> None:
         self.log("validation", self.loss(batch), sync_dist=True)
@@ -66,7 +72,7 @@ torch.manual_seed(1)
 trainer = Trainer(
     max_epochs=3, accumulate_grad_batches=int(ACCUMULATE), devices=int(os.environ.get("DEVICES", "1")),
     accelerator="cpu", logger=False, log_every_n_steps=1, num_sanity_val_steps=1, enable_checkpointing=False,
-    enable_progress_bar=False, enable_model_summary=False,
+    enable_progress_bar=False, enable_model_summary=False, **json.loads(os.environ.get("MORE", "{}")),
 )  # fmt: skip
 loader = DataLoader(Items(), 4, shuffle=True, num_workers=int(WORKERS))
 module, val_loader = Model(), DataLoader(Items(), 8)

@@ -59,12 +59,12 @@ def fit(
     def exact(given: Any) -> _Batches:
         return _Batches(given, seed, trainer.global_rank, trainer.world_size)
 
-    if isinstance(loader, DataLoader):
-        given: Any = exact(loader)
-    else:
+    if loader is None or isinstance(loader, LightningDataModule):
         source: Any = module if loader is None else loader
         source.train_dataloader = _after(source.train_dataloader, exact)
-        given = loader
+        given: Any = loader
+    else:
+        given = exact(loader)
     resume = training.resume_from
     path = None if resume is None else str(resume / FILE)
     trainer.fit(module, given, val_dataloaders, ckpt_path=path)
