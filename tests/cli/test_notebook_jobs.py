@@ -10,13 +10,13 @@ from tests.waiting import wait_until
 
 CONFIG = """
 platforms:
-  here: {type: process, session_seconds: 14, setup_seconds: 1, grace_seconds: 8, poll_seconds: 0.2}
+  here: {type: process, session_seconds: 20, setup_seconds: 1, grace_seconds: 8, poll_seconds: 0.2}
 """
 JOB = """
 name: noted
 source: source
 command: notes/{name}.ipynb --steps {{steps}}
-work: {{total: 40, global_batch: 8}}
+work: {{total: 60, global_batch: 8}}
 checkpoint: {{interval: 1s}}
 profiles:
   cpu: {{micro_batch: 8, precision: fp32}}
@@ -53,14 +53,14 @@ def test_a_notebook_saves_at_its_session_limit_and_is_resumed_to_the_end(user: C
     run = submitted(user, "train", "steps = 1", BEGIN, LOOP, "print('sessions began at', state['sessions'])")
     user.wait_for_phase(run, "done")
     log = user("logs", run).out
-    assert "step 1 of 40\n" in log
+    assert "step 1 of 60\n" in log
     sessions = user("show", run, "--json").json["sessions"]
     assert len(sessions) >= 2
     begins = json.loads(texts(pulled(user, run, "train"))[-1].rpartition(" at ")[2])
     assert len(begins) == len(sessions)
     assert begins == sorted(begins)
-    assert begins[1] > 0
-    assert f"step {begins[-1] + 1} of 40\n" in log
+    assert 0 < begins[1] < 60  # the last session may have had no step left to do
+    assert f"step {begins[1] + 1} of 60\n" in log
 
 
 def test_a_failing_cell_fails_the_run_and_the_executed_notebook_comes_home(user: Caller) -> None:

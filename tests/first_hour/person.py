@@ -15,14 +15,15 @@ from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.clock import SystemClock
-from orchestrator.core.event import Assigned, Ended
-from orchestrator.core.order import Order
+from orchestrator.core.event import Assigned, CheckpointAccepted, Ended
+from orchestrator.core.order import Order, Outcome
 from tests.end_to_end.user import PATIENCE, QUICK, Role, User, wait_until
 from tests.first_hour.stories import CODE, DATA, JOB, ORIGINAL, Story
 
 # A session's limit as a multiple of what one needs to its first checkpoint, measured on this machine. The
 # session is asked to leave at 0.8 of it.
 LIMIT = 3.0
+RAISED = 2.0  # times the limit, after a session that it ended before its first checkpoint
 SOON = 10.0  # seconds until a save that is whole has become a checkpoint
 _BINARIES = Path(sys.executable).parent
 _HEADLINE = re.compile(r"^── s(\d+) · .* ──$", re.MULTILINE)
@@ -37,6 +38,7 @@ class Person:
         shutil.copytree(DATA / story.folder, self.folder, ignore=shutil.ignore_patterns("__pycache__"))
         self.run = ""
         self._clock = SystemClock()
+        self._limit, self._fruitless = 0.0, 0
 
     def submit(self) -> None:
         self._since = self._clock.monotonic()
@@ -57,8 +59,7 @@ class Person:
         user.wait_for(self.run, lambda record: record.accepted, "a checkpoint")
         user.run("down")
         self._kill(training)
-        user.configure({"platforms": {"here": {**QUICK, "session_seconds": LIMIT * first}}})
-        user.run("up", "--detach")
+        self._sets_limit(LIMIT * first)
 
     def loses_the_machine_after(self, text: str) -> None:
         """Everything of the session is killed once it has printed this."""
@@ -69,6 +70,33 @@ class Person:
                 lambda: f"{text!r} in the log\n{self.user.story(self.run)}",
             )
         )
+
+    def _sets_limit(self, seconds: float) -> None:
+        """Of every session from now on. The controller is down."""
+        self._limit = seconds
+        self.user.configure({"platforms": {"here": {**QUICK, "session_seconds": seconds}}})
+        self.user.run("up", "--detach")
+
+    def _raises_limit_if_too_short(self) -> None:
+        """A machine that has become busier since the limit was measured ends a session before it could save.
+        After a few of those a run is given up, so a person gives it more time."""
+        fruitless = self._sessions_without_checkpoint() if self._limit else 0
+        if fruitless > self._fruitless:
+            self._fruitless = fruitless
+            self.user.run("down")
+            self._sets_limit(self._limit * RAISED)
+
+    def _sessions_without_checkpoint(self) -> int:
+        """That have ended, though their machine was not lost."""
+        found, saved = 0, False
+        for stored in self.user.history(self.run):
+            match stored.event:
+                case CheckpointAccepted():
+                    saved = True
+                case Ended(outcome=outcome):
+                    found += not saved and outcome is not Outcome.LOST
+                    saved = False
+        return found
 
     def _kill(self, training: int) -> None:
         found = self.user.by_role()
@@ -85,6 +113,14 @@ class Person:
             lambda: f"the session's limit\n{self.user.story(self.run)}",
         )
         _signal(training, signal.SIGCONT)
+
+    def comes_to_its_end(self) -> None:
+        def ended() -> bool:
+            self._raises_limit_if_too_short()
+            return self.user.record(self.run).phase.final
+
+        wait_until(ended, lambda: f"the end of {self.run}\n{self.user.story(self.run)}")
+        self.user.wait_for_end(self.run)
 
     def _suspend(self) -> int:
         """Suspends the training once it has saved, and its session has made a checkpoint of that; returns its
@@ -108,6 +144,7 @@ class Person:
 
     def _training(self) -> int | None:
         """The process group of the training; None while there is none."""
+        self._raises_limit_if_too_short()
         over = self.user.record(self.run).phase.final
         assert not over, f"it ended too early\n{self.user.story(self.run)}"
         return next((process.pid for process in self.user.by_role()[Role.LEADER]), None)
@@ -152,6 +189,11 @@ class Person:
     def endings(self) -> list[Ended]:
         events = (stored.event for stored in self.user.history(self.run))
         return [event for event in events if isinstance(event, Ended)]
+
+    def had_nothing_left(self) -> bool:
+        """The last session trained nothing: the limit came between the last checkpoint and the end."""
+        last = self.orders()[-1]
+        return last.resume_step == last.steps_total
 
     def logs(self) -> list[str]:
         """What each session has printed, as `logs` shows it."""
