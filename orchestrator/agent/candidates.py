@@ -40,7 +40,7 @@ class Candidate:
         number = self.saved.step if self.saved.step is not None else self.saved.epoch
         self.order = (
             -1 if number is None else number,
-            max((at for _, _, at, _ in self.signature), default=0),
+            changed_ns(self.signature),
         )
 
     @property
@@ -50,6 +50,11 @@ class Candidate:
     @property
     def size(self) -> int:
         return sum(size for _, size, _, _ in self.signature)
+
+
+def changed_ns(signature: Signature) -> int:
+    """When the newest of the files was last changed; 0 without files."""
+    return max((at for _, _, at, _ in signature), default=0)
 
 
 def candidates(root: Path, pattern: SavePattern) -> Iterator[Candidate]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.agent.candidates import Candidate, Signature, candidates, signed
+from orchestrator.agent.candidates import Candidate, Signature, candidates, changed_ns, signed
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.wholeness import is_being_written, is_whole
 from orchestrator.clock import Clock
@@ -226,7 +226,7 @@ class Watcher(threading.Thread):
             before, odd = signed(self._root, path)
             if odd or not before:
                 break
-            young = self._clock.now() - max(at for _, _, at, _ in before) / 1e9 < _YOUNG_SECONDS
+            young = self._clock.now() - changed_ns(before) / 1e9 < _YOUNG_SECONDS
             shutil.rmtree(draft, ignore_errors=True)
             for name, size, *_ in before:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
@@ -283,7 +283,7 @@ class Watcher(threading.Thread):
         self._taken[each.path] = signature
         self._refused.discard(each.path)
         self._taken_at = self._clock.monotonic()
-        self.taken = step, max(at for _, _, at, _ in signature) / 1e9
+        self.taken = step, changed_ns(signature) / 1e9
         if each.saved != Saved(None, None):
             self._steps[step] = each.path
         if not each.is_file:
