@@ -20,12 +20,17 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from pathlib import Path
+from typing import Any
 
 import docker
 import pytest
+from docker.errors import APIError
+
+from tests.waiting import wait_until
 
 INSTALL = "apt-get install -y --no-install-recommends docker.io"
 MISSING = f"the Docker daemon is not installed, or this is not root: {INSTALL}"
@@ -104,12 +109,27 @@ class Engine:
         return (self.folder / "log").read_text()[-4000:]
 
     def remove_containers(self) -> None:
-        client = self.client()
-        for container in client.containers.list(all=True):
-            container.remove(force=True)
-        for volume in client.volumes.list():
-            volume.remove(force=True)
-        client.close()
+        """And the volumes. Waits for what others are removing just now."""
+        with closing(self.client()) as client:
+
+            def empty() -> bool:
+                containers = client.containers.list(all=True, ignore_removed=True)
+                there: list[Any] = [*containers, *client.volumes.list()]
+                for each in there:
+                    with _being_removed():
+                        each.remove(force=True)
+                return not there
+
+            wait_until(empty, "everything to be removed", _PATIENCE_SECONDS)
+
+
+@contextmanager
+def _being_removed() -> Iterator[None]:
+    try:
+        yield
+    except APIError as error:
+        if error.status_code not in (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT):
+            raise
 
 
 def installed() -> bool:

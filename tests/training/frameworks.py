@@ -60,7 +60,7 @@ class Library:
         progress, disk = folder / "progress", folder / "disk works"
         given = {"PROGRESS": progress, "CHECKPOINT_DIR": folder / "checkpoints"}
         with started([str(script), "0", "2"], folder, given, kind=self.kind, also={"DISK": disk}) as process:
-            until(lambda: progress.exists() and _reports(progress)[-1]["step"] >= save + 2, process)
+            until(lambda: _reached(progress) >= save + 2, process)
             assert steps(folder / "checkpoints") == []
             disk.touch()
             output = finish(process)
@@ -93,7 +93,7 @@ def keeps_the_contract(library: Library, example: Path, folder: Path, total: int
     left = steps(first)[-1]
     given |= {"RESUME_FROM": first / f"step-{left}", "CHECKPOINT_DIR": second}
     with started(command, folder, given, kind=library.kind) as process:
-        until(lambda: _reports(progress)[-1]["step"] > left, process)
+        until(lambda: _reached(progress) > left, process)
         request.write_text("2")
         until(lambda: steps(second), process)
         process.kill()
@@ -114,5 +114,12 @@ def _free_port() -> int:
     return port
 
 
+def _reached(progress: Path) -> int:
+    """The last step that was reported; 0 if none was yet."""
+    reports = _reports(progress) if progress.exists() else []
+    return int(reports[-1]["step"]) if reports else 0
+
+
 def _reports(progress: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in progress.read_text().splitlines()]
+    """Those that are written to their end."""
+    return [json.loads(line) for line in progress.read_text().split("\n")[:-1]]
