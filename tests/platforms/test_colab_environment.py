@@ -100,7 +100,7 @@ def test_an_installation_outlives_whoever_asked_for_it_and_is_never_begun_twice(
     asked = subprocess.run([sys.executable, "-c", _IMPATIENT, str(place), str(python)], check=False)
     assert asked.returncode == 7
     assert not abandoned.exists()
-    wait_until(begun.exists, "the interpreter to start")
+    wait_until(lambda: begun.exists() and begun.read_text(), "the interpreter to start")
     said: list[str] = []
     for _ in range(2):
         with pytest.raises(Preparing, match="being installed, which may take some minutes; try again"):
