@@ -287,8 +287,9 @@ def _compared(ground: Ground, whole: Leg, stopped: Leg, resumed: tuple[Leg, ...]
     step."""
     varying: tuple[Difference, ...] = ()
     if not is_numbered(ground.job):
-        last = resumed[-1]
-        if not (whole.completed and last.completed and whole.newest and last.newest):
+        # One that resumed at the very end has nothing more to save: its end is what it resumed.
+        last = next((leg for leg in reversed(resumed) if leg.newest is not None), None)
+        if not (whole.completed and resumed[-1].completed and whole.newest and last and last.newest):
             return Compared(None)
         steps = whole.newest.ref.step, last.newest.ref.step
         return Compared(steps[0], tuple(_differences(ground, whole, last, *steps)))

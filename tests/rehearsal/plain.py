@@ -34,6 +34,7 @@ flags.add_argument("--archive", action="store_true", help="save in a format that
 asked = flags.parse_args()
 if asked.odd == "ignores SIGTERM":
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+saves_late = asked.odd == "saves late" or (asked.odd == "hurries to its end" and asked.resume)
 state = {"step": 0, "value": 1, "momentum": 1}
 if asked.odd == "has no seed":
     state["value"] = random.randrange(1 << 30)
@@ -49,9 +50,7 @@ while state["step"] < asked.steps:
     state["value"] = (31 * state["value"] + state["momentum"]) % (1 << 31)
     Event().wait(0.1)
     last = state["step"] == asked.steps
-    if asked.odd != "never saves" and (
-        last or (state["step"] % asked.every == 0 and asked.odd != "saves late")
-    ):
+    if asked.odd != "never saves" and (last or (state["step"] % asked.every == 0 and not saves_late)):
         more = (
             {"saved_at": time.time(), "host": f"pid {os.getpid()}"} if asked.odd == "notes the time" else {}
         )
@@ -59,3 +58,5 @@ while state["step"] < asked.steps:
         path.parent.mkdir(exist_ok=True)
         save(path.with_suffix(".new"), json.dumps(state | more))
         path.with_suffix(".new").replace(path)
+        if asked.odd == "hurries to its end" and asked.resume:
+            Event().wait(60)  # for the kill
