@@ -39,7 +39,8 @@ def check_as_in_one_piece(user: User, run: str, steps: int) -> None:
 
 
 def test_a_run_that_fails_the_same_way_twice_fails_with_the_logs_tail(user: User) -> None:
-    job = user.write_job(command="python train.py {steps} --raise-at 3")
+    never = {"interval": "1h"}  # a save on a slow machine is progress: the error would be a new one
+    job = user.write_job(command="python train.py {steps} --raise-at 3", checkpoint=never)
     said = user.run("submit", str(job), "--follow", expect=1)
     assert "the same error at step 3 as in the session before, so it is not repeated" in said
     assert "ValueError: the planted fault" in said
