@@ -1,6 +1,7 @@
 """An ordinary torch script that may forget one thing: `train.py STEPS FORGETS [--resume PATH]`."""
 
 import argparse
+import json
 from pathlib import Path
 from threading import Event
 
@@ -41,3 +42,6 @@ for step in range(done + 1, asked.steps + 1):
                  "random": torch.get_rng_state()}  # fmt: skip
         Path("saved").mkdir(exist_ok=True)
         torch.save(state, f"saved/{step}.pt")
+        # If its session is to be ended after a save, it must not be done before that, on no machine.
+        while step < asked.steps and json.loads(Path("../../order.json").read_text()).get("end_at"):
+            Event().wait(0.1)
