@@ -24,10 +24,11 @@ def load(path: Path) -> dict[str, int]:
     return dict(json.loads(text))
 
 
-def stays() -> bool:
-    """Whether its session is to be ended after a save. It must not be done before that, on no machine."""
+def stays(saves: int) -> bool:
+    """Whether its session is to be ended after fewer saves. No machine may let it be done before that."""
     end_at = json.loads(Path("../../order.json").read_text()).get("end_at")
-    return bool(end_at) and (end_at.get("killed", False) or asked.odd != "ignores SIGTERM")
+    ends = bool(end_at) and (end_at.get("killed", False) or asked.odd != "ignores SIGTERM")
+    return ends and saves > end_at["saves"]
 
 
 flags = argparse.ArgumentParser()
@@ -67,5 +68,5 @@ while state["step"] < asked.steps:
         save(path.with_suffix(".new"), json.dumps(state | more))
         path.with_suffix(".new").replace(path)
         saves += 1
-    while saves == 2 and not last and stays():
+    while not last and stays(saves):
         Event().wait(0.1)

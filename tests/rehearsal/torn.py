@@ -18,5 +18,6 @@ for step in range(1, int(sys.argv[1]) + 1):
     saved.rename(folder / f"step-{step}")
     Event().wait(1.5)
     # If its session is to be ended after a save, it must not be done before that, on no machine.
-    while json.loads(Path("../../order.json").read_text()).get("end_at"):
+    end_at = json.loads(Path("../../order.json").read_text()).get("end_at")
+    while end_at and step >= end_at["saves"]:
         Event().wait(0.1)
