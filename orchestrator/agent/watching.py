@@ -105,7 +105,7 @@ class Watcher(threading.Thread):
 
     def _look(self) -> None:
         now = self._clock.monotonic()
-        new, every = self._new(now), self._every()
+        new, every = self._new(), self._every()
         if now < self._paused_until or (self._taken_at is not None and now - self._taken_at < every):
             return
         if every <= 0.0:
@@ -125,13 +125,15 @@ class Watcher(threading.Thread):
     def _look_last(self) -> None:
         """Nothing is written any more. Something incomplete leaves the one before it."""
         now = self._clock.monotonic()
-        for later, each in enumerate(reversed(self._new(now))):
+        for later, each in enumerate(reversed(self._new())):
             if self._has_settled(each, now, later > 0 or not self._killed) and self._take(each):
                 return
 
-    def _new(self, now: float) -> list[Candidate]:
+    def _new(self) -> list[Candidate]:
         """What was not taken yet, oldest first."""
-        self._seen = {each.path: self._known(each, now) for each in candidates(self._root, self._pattern)}
+        found = list(candidates(self._root, self._pattern))
+        seen_at = self._clock.monotonic()  # a look may take long, and what changed meanwhile is new
+        self._seen = {each.path: self._known(each, seen_at) for each in found}
         self.found = max(self.found, len(self._seen))
         for each in self._seen.values():
             if each.odd:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.agent import archive
+from tests.agent.sessions import PATIENCE
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -18,7 +19,7 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         cwd=cwd,
-        timeout=60,
+        timeout=PATIENCE,
         check=False,
     )
 

@@ -16,7 +16,7 @@ from orchestrator.agent.report import Report
 from orchestrator.clock import SystemClock
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import AgentStatus, Outcome, Result
-from tests.agent.sessions import QUICK, session
+from tests.agent.sessions import PATIENCE, QUICK, session
 
 FILL = """
 import os, signal, threading
@@ -129,7 +129,7 @@ def test_a_log_beyond_its_bound_says_so_and_waits_for_nobody(tmp_path: Path) -> 
 
     writer = threading.Thread(target=flood, daemon=True)
     writer.start()
-    writer.join(60)
+    writer.join(PATIENCE)
     assert not writer.is_alive()
     assert log.lost > 0
     kept = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]

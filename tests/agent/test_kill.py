@@ -44,11 +44,8 @@ def test_a_killed_agent_takes_leader_and_workers_with_it_and_keeps_its_checkpoin
         pids = stay.pids(3)
         status = stay.wait_for(lambda s: s.checkpoint, "a checkpoint")
         kill_agent(stay, pids)
-        assert (
-            status.checkpoint_step
-            in {m.ref.step for m in stay.manifests()} | {m.ref.step - 1 for m in stay.manifests()}
-            or len(stay.manifests()) == 3
-        )
+        assert status.checkpoint_step is not None
+        assert stay.manifests()[-1].ref.step >= status.checkpoint_step
         assert not (tmp_path / "outbox" / "result.json").exists()
 
 

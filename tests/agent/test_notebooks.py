@@ -15,7 +15,7 @@ from orchestrator.agent import archive
 from orchestrator.agent.causes import cause
 from orchestrator.core.order import Outcome, Result
 from tests.agent.cells import texts, write
-from tests.agent.sessions import QUICK, Stay, session
+from tests.agent.sessions import PATIENCE, QUICK, Stay, session
 from tests.waiting import wait_until
 
 TRAINING = """\
@@ -159,7 +159,11 @@ def test_without_ipykernel_it_says_what_to_install_and_is_not_repeated(tmp_path:
         "from orchestrator.notebook.__main__ import main; sys.exit(main(['train.ipynb']))"
     )
     answer = subprocess.run(
-        [sys.executable, "-I", "-S", "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-I", "-S", "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
     )
     assert answer.returncode == 1
     assert "add `ipykernel` to the job's requirements" in answer.stderr

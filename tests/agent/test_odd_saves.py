@@ -25,6 +25,8 @@ import os, pathlib, resource, shutil, socket, sys, time, zipfile
 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 out = pathlib.Path("out")
 out.mkdir()
+draft = pathlib.Path("draft")  # what must appear at once is written here, and then renamed
+draft.mkdir()
 def wait_for(name):
     while not pathlib.Path(name).exists():
         time.sleep(0.01)
@@ -53,25 +55,26 @@ def beats(stay: Stay, count: int) -> None:
 
 
 ODD = """\
-(out / "ckpt_0").write_bytes(b"the only one that can be taken")
+(draft / "ckpt_0").write_bytes(b"the only one that can be taken")
 for step in range(1, 6):
-    (out / f"ckpt_{step}").mkdir()
-    (out / f"ckpt_{step}" / "weights").write_bytes(b"w")
-(out / "ckpt_1" / "link").symlink_to("/etc/hostname")
-os.mkfifo(out / "ckpt_2" / "pipe")
+    (draft / f"ckpt_{step}").mkdir()
+    (draft / f"ckpt_{step}" / "weights").write_bytes(b"w")
+(draft / "ckpt_1" / "link").symlink_to("/etc/hostname")
+os.mkfifo(draft / "ckpt_2" / "pipe")
 listening = socket.socket(socket.AF_UNIX)
-os.chdir(out / "ckpt_3")
+os.chdir(draft / "ckpt_3")
 listening.bind("socket")
 os.chdir("../..")
-open(os.fsencode(out / "ckpt_4") + b"/\\xff", "wb").close()
-(out / "ckpt_5" / "folder").symlink_to("/etc")
-with open(out / "ckpt_6", "wb") as file:
+open(os.fsencode(draft / "ckpt_4") + b"/\\xff", "wb").close()
+(draft / "ckpt_5" / "folder").symlink_to("/etc")
+with open(draft / "ckpt_6", "wb") as file:
     file.truncate(1 << 40)
-os.mkfifo(out / "ckpt_7")
-(out / "ckpt_8").symlink_to("ckpt_0")
-(out / "ckpt_9").mkdir()
-(out / "ckpt_99999999999999999999").write_bytes(b"too large a step")
-(out / "ckpt_-10").write_bytes(b"no step")
+os.mkfifo(draft / "ckpt_7")
+(draft / "ckpt_8").symlink_to("ckpt_0")
+(draft / "ckpt_9").mkdir()
+(draft / "ckpt_99999999999999999999").write_bytes(b"too large a step")
+(draft / "ckpt_-10").write_bytes(b"no step")
+draft.rename(out)
 if sys.argv[1:]:
     wait_for("go")
 """
@@ -155,29 +158,34 @@ wait_for("end")
 def test_a_folder_is_taken_when_it_is_complete(tmp_path: Path) -> None:
     """It is written file by file, with long pauses in which nothing is open."""
     source = written(tmp_path, BEGIN + FOLDERS)
-    slow = replace(SETTLING, settle=0.3)  # a folder must be quiet for ten times as long
+    # A folder must be quiet for ten times as long: longer than this test may be stalled.
+    slow = replace(SETTLING, settle=4.0)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}") as stay:
         stay.start(slow)
         work = tmp_path / "s" / "work" / "source"
         wait_until((work / "out" / "ckpt_5").exists, "the first save to begin")
-        beats(stay, 15)
+        beats(stay, 60)
         assert steps(stay) == []
         (work / "go_5").touch()
         wait_until((work / "out" / "ckpt_6").exists, "the next save to begin")
         wait_until(lambda: steps(stay) == [5], lambda: f"a commit: {stay.log()}")
-        beats(stay, 15)
+        beats(stay, 60)
         assert steps(stay) == [5], "the second one lacks what the first had"
         (work / "go_6").touch()
         (work / "go_7").touch()
-        wait_until(lambda: 7 in steps(stay), lambda: f"a commit: {stay.log()}")
+        wait_until(lambda: {6, 7} & {*steps(stay)}, lambda: f"a commit: {stay.log()}")
         (work / "end").touch()
         assert stay.end().outcome is Outcome.COMPLETED
+        assert 7 in steps(stay)
         for each in stay.manifests():
             assert [Path(entry.path).name for entry in each.files] == ["optimizer", "weights"]
 
 
 def test_the_parts_of_two_ranks_are_no_checkpoint(tmp_path: Path) -> None:
-    parts = "for rank in (0, 1):\n    (out / f'ckpt_5_rank{rank}.pt').write_bytes(b'half')\nwait_for('end')\n"
+    parts = (
+        "for rank in (0, 1):\n    (draft / f'ckpt_5_rank{rank}.pt').write_bytes(b'half')\n"
+        "draft.rename(out)\nwait_for('end')\n"
+    )
     source = written(tmp_path, BEGIN + parts)
     with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}_rank*.pt") as stay:
         stay.start(SETTLING)

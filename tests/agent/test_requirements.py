@@ -12,7 +12,7 @@ import threading
 import venv
 import zipfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from io import BytesIO
 from pathlib import Path
@@ -133,11 +133,12 @@ def index() -> Iterator[Index]:
                 except OSError:
                     return
                 open_ones.append(connection)
-                found.requests.append(connection.recv(65536))
-                reply = found.wheel if b".whl" in found.requests[-1] else found.reply
-                if reply:
-                    connection.sendall(reply)
-                    connection.close()
+                with suppress(ConnectionError):  # pip was killed
+                    found.requests.append(connection.recv(65536))
+                    reply = found.wheel if b".whl" in found.requests[-1] else found.reply
+                    if reply:
+                        connection.sendall(reply)
+                        connection.close()
 
         thread = threading.Thread(target=take, daemon=True)
         thread.start()
@@ -239,10 +240,9 @@ def test_a_missing_requirements_file_is_named(tmp_path: Path, offline: dict[str,
 
 @pytest.mark.parametrize(("internet", "hint"), [(True, False), (False, True)])
 def test_no_network_is_this_places_loss(tmp_path: Path, internet: bool, hint: bool) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        nobody = Index(port=server.getsockname()[1])
-    there = nobody.variables("reader:t0ken@") | {"PIP_RETRIES": "1"}
-    with ordered(tmp_path, "greeting", internet=internet) as stay:
+    with socket.socket() as closed, ordered(tmp_path, "greeting", internet=internet) as stay:
+        closed.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
+        there = Index(port=closed.getsockname()[1]).variables("reader:t0ken@") | {"PIP_RETRIES": "1"}
         result = stay.live(INSTALLING, environment=there)
         assert result.outcome is Outcome.LOST, stay.log()
         assert result.message.startswith("the requirements could not be fetched")
@@ -263,7 +263,8 @@ def test_an_index_that_fails_is_told_from_one_that_has_no_such_package(
     tmp_path: Path, index: Index, reply: bytes, outcome: Outcome
 ) -> None:
     index.reply = reply
-    there = index.variables() | {"PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "1"}
+    seconds = PATIENCE if reply else 1
+    there = index.variables() | {"PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": f"{seconds:.0f}"}
     with ordered(tmp_path, "greeting") as stay:
         assert stay.live(INSTALLING, environment=there).outcome is outcome, stay.log()
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from orchestrator.core.order import Outcome
-from tests.agent.sessions import session
+from tests.agent.sessions import PATIENCE, session
 from tests.leaks import Leaks
 
 TOKEN = "hf_AbCdEf0123456789-of+nobody"
@@ -68,7 +68,7 @@ def test_a_bug_of_the_agent_tells_no_secret_on_standard_error(tmp_path: Path) ->
     given = {"TOKEN": "hunter2\0hunter2"}
     with session(tmp_path, "train.py", values=given, secrets=("TOKEN",)) as stay:
         agent = stay.start()
-        output, _ = agent.communicate(timeout=60)
+        output, _ = agent.communicate(timeout=PATIENCE)
         assert agent.returncode == 0
         assert "hunter2" not in output
         for path in (each for each in (tmp_path / "outbox").rglob("*") if each.is_file()):

@@ -28,7 +28,7 @@ from orchestrator.stores.opening import OPENERS
 from orchestrator.stores.portable import Portable
 from orchestrator.uplink.pace import Pace, Patience
 from orchestrator.uplink.program import patiently_opened
-from tests.agent.sessions import Stay, new_order
+from tests.agent.sessions import PATIENCE, Stay, new_order
 from tests.agent.test_companion import ENDLESS, SHIPPING, newest, shipping
 from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
@@ -76,7 +76,7 @@ SPOILS = "import os, shutil; shutil.rmtree('../../outbox'); open('../../outbox',
 def test_a_session_that_cannot_write_its_result_waits_for_nothing(tmp_path: Path) -> None:
     with shipping(tmp_path, "-c", SPOILS) as (stay, _store):
         agent = stay.start(SHIPPING)
-        agent.communicate(timeout=60)
+        agent.communicate(timeout=PATIENCE)
         assert agent.returncode == 1
 
 

@@ -7,13 +7,18 @@ import os
 import signal
 import zipfile
 from dataclasses import replace
+from itertools import accumulate, cycle
 from pathlib import Path
 
 import pytest
 
 from orchestrator.agent.commanding import with_resume
+from orchestrator.agent.folder import Folder
+from orchestrator.agent.watching import Watcher
+from orchestrator.clock import SystemClock
 from orchestrator.core.checkpoint import Manifest
 from orchestrator.core.order import Outcome
+from orchestrator.core.save_pattern import SavePattern
 from tests.agent.sessions import QUICK, Stay, session, written
 from tests.agent.test_session import weights_after
 from tests.waiting import wait_until
@@ -74,8 +79,9 @@ def test_what_a_script_saves_is_resumed_to_the_same_state(
     place = to.format(step=saved.ref.step, epoch=saved.ref.step // 5)
     assert all(entry.path.startswith(place) for entry in saved.files)
     flags = ("--to", to, *flags)
-    if "{step}" not in watch:  # our count, not the script's
-        flags, total = (*flags, "--steps", "1000", "--pause", "0"), 1000
+    if "{step}" not in watch:  # our count, not the script's, which has made many more steps
+        total = 50_000
+        flags = (*flags, "--steps", f"{total}", "--pause", "0", "--every", f"{total // 10}")
         second, state = resumed(tmp_path / "2", tmp_path / "1", saved, *flags, watch=watch, total=total)
     else:
         total = saved.ref.step + 10
@@ -123,19 +129,43 @@ def test_a_file_that_is_open_for_writing_has_not_settled(tmp_path: Path) -> None
         assert stay.end().outcome is Outcome.COMPLETED
 
 
+class Slow(SystemClock):
+    """A look takes 100 seconds, and the next one begins 10 seconds later."""
+
+    def __init__(self) -> None:
+        self._readings = accumulate(cycle((10.0, 100.0)))
+
+    def monotonic(self) -> float:
+        return next(self._readings)
+
+
+def test_the_time_that_a_look_takes_does_not_count_as_quiet(tmp_path: Path) -> None:
+    """As of a folder with many files, or of an agent that is stalled. It may have changed meanwhile."""
+    folder, offered = Folder(tmp_path), list[Path]()
+    folder.lay_out()
+    watcher = Watcher(
+        folder, SavePattern.parse("last.bin"), None, Slow(), 15.0, offered.append, lambda: None, lambda: 0.0
+    )
+    (folder.source / "last.bin").write_bytes(b"state")
+    watcher._look()
+    watcher._look()
+    assert offered == []
+    watcher._look()
+    assert len(offered) == 1
+
+
 def test_the_script_may_remove_and_change_what_was_taken(tmp_path: Path) -> None:
     """A commit is a copy: neither side changes the other's files."""
     with session(tmp_path / "s", "saver.py", *ENDLESS, "--to", "last.pt", watch="last.pt") as stay:
         stay.start(SETTLING)
-        first = newest(stay)
-        content = stay.content(first, "last.pt")
-        wait_until(lambda: len(stay.manifests()) >= 2, "another one")
-        stay.manifests()  # verifies every blob
-        (tmp_path / "s" / "work" / "source" / "last.pt").unlink()
-        if (tmp_path / "s" / "outbox" / "checkpoints" / first.name).exists():
-            assert stay.content(first, "last.pt") == content
+        wait_until(lambda: len(stay.manifests()) >= 2, "another one")  # verifies every blob
+        (tmp_path / "s" / "work" / "source" / "last.pt").unlink(missing_ok=True)
+        assert stay.manifests()
         os.kill(stay.agents[-1].pid, signal.SIGTERM)
         assert stay.end().outcome is Outcome.STOPPED
+        for saved in stay.manifests():
+            with zipfile.ZipFile(io.BytesIO(stay.content(saved, "last.pt"))) as archive:
+                assert archive.read("state") == weights_after(int(archive.read("step")))
 
 
 def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> None:
@@ -143,12 +173,13 @@ def test_a_file_that_is_overwritten_all_the_time_is_taken(tmp_path: Path) -> Non
     flags = ("--every", "1", "--pause", "0.001", "--to", "last.pt")
     with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="last.pt", steps_total=10**6) as stay:
         agent = stay.start(SETTLING)
-        saved = newest(stay)
-        assert saved.ref.step >= 1
-        with zipfile.ZipFile(io.BytesIO(stay.content(saved, "last.pt"))) as archive:
-            assert archive.read("state") == weights_after(int(archive.read("step")))
+        newest(stay)
         agent.send_signal(signal.SIGTERM)
         assert stay.end().outcome is Outcome.STOPPED
+        for saved in stay.manifests():
+            assert saved.ref.step >= 1
+            with zipfile.ZipFile(io.BytesIO(stay.content(saved, "last.pt"))) as archive:
+                assert archive.read("state") == weights_after(int(archive.read("step")))
 
 
 def test_a_file_of_an_unknown_format_that_is_never_still_is_taken(tmp_path: Path) -> None:
@@ -156,11 +187,12 @@ def test_a_file_of_an_unknown_format_that_is_never_still_is_taken(tmp_path: Path
     flags = ("--every", "1", "--pause", "0.05", "--plain", "--to", "state.pkl")
     with session(tmp_path, "saver.py", *ENDLESS[:2], *flags, watch="state.pkl", steps_total=10**6) as stay:
         agent = stay.start(SETTLING)
-        saved = newest(stay)
-        step, _, state = stay.content(saved, "state.pkl").partition(b" ")
-        assert state == weights_after(int(step))
+        newest(stay)
         agent.send_signal(signal.SIGTERM)
         assert stay.end().outcome is Outcome.STOPPED
+        for saved in stay.manifests():
+            step, _, state = stay.content(saved, "state.pkl").partition(b" ")
+            assert state == weights_after(int(step))
 
 
 def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> None:
@@ -169,30 +201,42 @@ def test_a_folder_that_gets_its_last_file_late_is_waited_for(tmp_path: Path) -> 
         "import pathlib, time\n"
         "folder = pathlib.Path('checkpoint-5')\n"
         "folder.mkdir()\n"
+        "times = []\n"
         "for number in range(20):\n"
-        "    (folder / f'part-{number}').write_bytes(b'state')\n    time.sleep(0.1)\n"
-        "time.sleep(0.5)\n"
+        "    (folder / f'part-{number}').write_bytes(b'state')\n"
+        "    times.append(time.monotonic())\n"
+        "    time.sleep(0.1 if number < 19 else 0.5)\n"
         "(folder / 'last').write_bytes(b'state')\n"
+        "times.append(time.monotonic())\n"
+        "pathlib.Path('slowest').write_text(str(max(b - a for a, b in zip(times, times[1:]))))\n"
         "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
     )
     source = written(tmp_path, script)
-    with session(tmp_path / "s", "train.py", source=source, watch="checkpoint-{step}") as stay:
-        stay.start(SETTLING)
-        saved = newest(stay)
-        assert len(saved.files) == 21
-        (tmp_path / "s" / "work" / "source" / "end").touch()
-        stay.end()
+    for settle in (0.15, 0.6, 2.4, 9.6):  # a script that is stalled for ten times as long seems to be done
+        place = tmp_path / f"{settle}"
+        with session(place, "train.py", source=source, watch="checkpoint-{step}") as stay:
+            stay.start(replace(SETTLING, settle=settle))
+            saved = newest(stay)
+            wait_until((place / "work/source/slowest").exists, "all files")
+            (place / "work/source/end").touch()
+            stay.end()
+        if float((place / "work/source/slowest").read_text()) < 10 * settle:
+            break
+    assert len(saved.files) == 21
 
 
 def test_what_was_saved_before_the_newest_is_passed_over(tmp_path: Path) -> None:
     """Several saves lie there at the first look, and no later one follows for a while."""
     script = (
         "import pathlib, time\n"
-        "for step in (1, 2, 3): pathlib.Path(f'ckpt_{step}.pt').write_bytes(b'state')\n"
+        "draft = pathlib.Path('draft')\n"
+        "draft.mkdir()\n"
+        "for step in (1, 2, 3): (draft / f'ckpt_{step}.pt').write_bytes(b'state')\n"
+        "draft.rename('out')\n"
         "while not pathlib.Path('end').exists(): time.sleep(0.01)\n"
     )
     source = written(tmp_path, script)
-    with session(tmp_path / "s", "train.py", source=source, watch="ckpt_{step}.pt") as stay:
+    with session(tmp_path / "s", "train.py", source=source, watch="out/ckpt_{step}.pt") as stay:
         stay.start(SETTLING)
         wait_until(lambda: newest(stay).ref.step == 3, "the newest one")
         beats = stay.wait_for(lambda status: status.heartbeat > 3, "time to pass").heartbeat
@@ -320,7 +364,8 @@ def test_a_pattern_that_matches_nothing_is_told(tmp_path: Path) -> None:
     "command",
     [
         ("sh", "-c", "python saver.py --steps 1000000 --pause 0.01 --listen | cat"),
-        ("bash", "-o", "pipefail", "-c", "cd . && python saver.py --steps 999 --pause 0.01 --listen | tee x"),
+        ("bash", "-o", "pipefail", "-c",
+         "cd . && python saver.py --steps 1000000 --pause 0.01 --listen | tee x"),
         ("env", "A=1", "sh", "-c", "true; (python saver.py --steps 1000000 --pause 0.01 --listen)"),
     ],
 )  # fmt: skip

@@ -182,9 +182,7 @@ class Controller:
         return str(self.container.attrs["State"]["Health"]["Status"])
 
     def wait_for_health(self, health: str) -> None:
-        wait_until(
-            lambda: self.health == health, lambda: f"{health}, it is {self.health}\n{self.story()}", 120
-        )
+        wait_until(lambda: self.health == health, lambda: f"{health}, it is {self.health}\n{self.story()}")
 
     def wait_for_run(self, run: str, condition: Callable[[Any], object], what: str) -> Any:
         """Waits until the answer of `show` fulfils the condition."""

@@ -124,10 +124,10 @@ def docker_user(tmp_path: Path, docker_engine: Engine, python_image: str) -> Ite
 
 @pytest.mark.timeout(1800)
 def test_a_jobs_image_is_built_before_everyones_eyes_and_once(docker_user: DockerUser) -> None:
-    image = image_folder(docker_user, "sleep 6 && echo made >/made")
+    image = image_folder(docker_user, "sleep 15 && echo made >/made")
     job = docker_user.write_job(image=str(image), command="python train.py {steps}")
     said = docker_user.run("submit", str(job), "--follow")
-    assert re.search(r"building tiny \(cpu\): step 2/4: RUN sleep 6", said), said
+    assert re.search(r"building tiny \(cpu\): step 2/4: RUN sleep 15", said), said
     assert " done in " in said
     assert "building" not in docker_user.run("submit", str(job), "--follow")
     docker_user.wait_for_silence()
@@ -145,7 +145,8 @@ def test_a_build_that_fails_shows_its_step_and_what_to_do(docker_user: DockerUse
 
 @pytest.mark.timeout(1800)
 def test_an_engine_that_does_not_answer_is_said_by_whoever_is_asked(docker_user: DockerUser) -> None:
-    run = docker_user.submit(command="python train.py {steps} --pause 0.2", image=PYTHON_IMAGE)
+    held = "python train.py {steps} --pause 0.2 --save-every 30 --hold-at 90"
+    run = docker_user.submit(command=held, image=PYTHON_IMAGE)
     docker_user.wait_for(run, lambda record: record.phase is Phase.RUNNING, "its start")
     wait_until(lambda: docker_user.answer("ps")["runs"][0]["steps_per_second"], "a rate")
     docker_user.engine.stop(signal.SIGKILL)
@@ -155,6 +156,9 @@ def test_an_engine_that_does_not_answer_is_said_by_whoever_is_asked(docker_user:
     finally:
         docker_user.engine.start()
     wait_until(lambda: "does not answer" not in docker_user.run("show", run), "an answer")
+    docker_user.run("hold", run)
+    docker_user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold")
+    docker_user.run("release", run)
     docker_user.wait_for_end(run)
     docker_user.wait_for_silence()
 

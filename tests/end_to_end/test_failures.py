@@ -15,7 +15,15 @@ from orchestrator.core.event import Assigned, Ended
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Order, Outcome
 from tests.end_to_end.conftest import SmallDisk
-from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
+from tests.end_to_end.user import (
+    Role,
+    User,
+    fingerprints,
+    gated,
+    opens,
+    train_in_one_piece,
+    wait_until,
+)
 from tests.forging import forge
 
 pytestmark = pytest.mark.timeout(900)
@@ -81,7 +89,7 @@ def test_a_loss_that_is_no_number_is_reported(user: User) -> None:
 
 def test_damaged_checkpoints_are_passed_over_and_said_to_be(user: User) -> None:
     """The newest was replaced with another consistent one. The previous one has a flipped bit."""
-    run = user.submit(command=f"python train.py {{steps}} {LONG}")
+    run = user.submit(command=f"python train.py {{steps}} {LONG} --save-every 20 --hold-at 90")
     user.wait_for(run, lambda r: len(r.accepted) >= 3, "three checkpoints")
     user.run("hold", run)
     record = user.wait_for(run, lambda r: r.phase is Phase.HELD, "the hold")
@@ -110,9 +118,10 @@ def test_a_disk_that_fills_up_during_a_save_loses_no_earlier_checkpoint(
 ) -> None:
     """The full disk is the one that holds everything: home, ledger, store and sessions."""
     fill = small_disk(user)
-    run = user.submit(command=f"python train.py {{steps}} {LONG}", retry={"without_progress": 50})
+    run = user.submit(command=gated(user, 50, pause=0.1), retry={"without_progress": 50})
     kept = user.wait_for(run, lambda r: len(r.accepted) >= 1, "a checkpoint").accepted
     free = fill()
+    opens(user, 50)
     wait_until(
         lambda: b"could not be saved" in said(user, run),
         lambda: f"a save that finds no room\n{user.story(run)}",
@@ -134,7 +143,7 @@ def said(user: User, run: str) -> bytes:
 def test_processes_that_sleep_for_a_while_are_not_fenced(user: User) -> None:
     """First the session sleeps for less than the silence limit. Then the controller sleeps for longer than
     it."""
-    run = user.submit(command="python train.py {steps} --pause 0.5")
+    run = user.submit(command=gated(user, 90, pause=0.25))
     user.wait_for(run, lambda r: len(r.accepted) >= 1, "a checkpoint")
     found = user.by_role()
     asleep = [*found[Role.AGENT], *found[Role.LEADER], *found[Role.GUARDIAN]]
@@ -150,6 +159,7 @@ def test_processes_that_sleep_for_a_while_are_not_fenced(user: User) -> None:
     assert controller.send(signal.SIGSTOP)
     wait_until(lambda: heartbeat(user, run) > beats + 35, "35 heartbeats nobody looks at")
     assert controller.send(signal.SIGCONT)
+    opens(user, 90)
     user.wait_for_end(run)
     assert len(orders(user, run)) == 1
     assert endings(user, run) == [Outcome.COMPLETED]

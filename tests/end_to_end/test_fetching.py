@@ -17,6 +17,7 @@ from orchestrator.core.order import Outcome
 from orchestrator.freeze import inputs
 from tests.conformance.age_keys import ME, RECOVERY
 from tests.end_to_end.test_uplink import (
+    GATE,
     JOB_SECRET,
     STEPS,
     Home,
@@ -26,7 +27,7 @@ from tests.end_to_end.test_uplink import (
     resumed_at,
     training,
 )
-from tests.end_to_end.user import Role, User, wait_until
+from tests.end_to_end.user import PATIENCE, Role, User, gated, opens, wait_until
 from tests.leaks import Leaks
 from tests.stand_ins.fault_proxy import FaultProxy, Request, fault_proxy
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
@@ -59,7 +60,7 @@ class Gate:
         )  # without one, a store only looks whether it is there
         if self._matches is not None and reads and self._matches(request):
             self.waits.set()
-            self._open.wait(60)
+            self._open.wait(PATIENCE)
         return body
 
 
@@ -125,7 +126,7 @@ def test_a_run_that_is_killed_while_it_fetches_ends_as_in_one_piece(
 
     held.close(is_part)
     run = user.submit(
-        command="python train.py {steps} --pause 0.25",
+        command=gated(user, GATE, pause=0.25),
         work={"total": STEPS, "global_batch": 8},
         secrets=[JOB_SECRET[0]],
         inputs=[{"name": "data", "from": str(data)}],
@@ -145,6 +146,7 @@ def test_a_run_that_is_killed_while_it_fetches_ends_as_in_one_piece(
     held.close(is_part if "identity" in home.secrets else is_blob)
     kill(user)
     shutil.rmtree(session)
+    opens(user, GATE)
     session = in_the_middle(user, held)
     assert leaks.in_folder(session) == []
     for role in (Role.AGENT, Role.GUARDIAN, Role.UPLINK):

@@ -19,7 +19,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.home import Folders
 from tests.end_to_end.test_kaggle import ACCOUNT, PREFERRED, account, on
 from tests.end_to_end.test_uplink import Home, home
-from tests.end_to_end.user import User, fingerprints, train_in_one_piece, wait_until
+from tests.end_to_end.user import User, fingerprints, gated, opens, train_in_one_piece, wait_until
 from tests.leaks import Leaks
 from tests.stand_ins.kaggle import LocalKaggle, Settings, local_kaggle
 
@@ -55,14 +55,10 @@ class Traveller(User):
 
     def submit_gated(self, **changes: object) -> str:
         """A job that stays at each of GATES until `opens`. `changes` are keys of its spec."""
-        (self.folder / "gates").mkdir()
-        for step in GATES:
-            (self.folder / "gates" / str(step)).touch()
-        command = f"python train.py {{steps}} --pause 0.1 --gates {self.folder / 'gates'}"
-        return self.submit(**{"command": command, **JOB, **changes})
+        return self.submit(**{"command": gated(self, *GATES, pause=0.1), **JOB, **changes})
 
     def opens(self, step: int) -> None:
-        (self.folder / "gates" / str(step)).unlink()
+        opens(self, step)
 
     def ships(self, run: str, step: int) -> int:
         """Waits until a checkpoint of this step or a later one is in the store. Returns the newest there."""

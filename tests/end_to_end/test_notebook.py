@@ -18,13 +18,13 @@ from orchestrator.session.signing import Keys
 from orchestrator.stores import checkpoints as stored
 from tests.conformance.age_keys import ME
 from tests.end_to_end.test_uplink import Home
-from tests.end_to_end.user import User, fingerprints, train_in_one_piece, wait_until
+from tests.end_to_end.user import User, fingerprints, gated, opens, train_in_one_piece, wait_until
 from tests.leaks import Leaks
 from tests.notebooks import Colab, Notebook, cell_of
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 pytestmark = pytest.mark.timeout(900)
-STEPS = 60
+STEPS, GATE = 60, 40
 BOOK = {
     "type": "notebook", "accelerator": "cpu", "this_machine": True, "threads": 1, "poll_seconds": 0.5,
     "uplink_seconds": 1, "uplink_silence_seconds": 5, "setup_seconds": 30, "slack_seconds": 5,
@@ -68,8 +68,9 @@ class Opener:
         return self.colab.open(cell_of(self.file.read_bytes()))
 
     def submits(self, **changes: object) -> str:
+        """A job that stays at GATE until it `opens`."""
         work = {"total": STEPS, "global_batch": 8}
-        return self.user.submit(command="python train.py {steps} --pause 0.25", work=work, **changes)
+        return self.user.submit(command=gated(self.user, GATE, pause=0.25), work=work, **changes)
 
     def check_leaks(self, secrets: Mapping[str, str], files: set[str]) -> None:
         """Once its sessions are over, secrets are in these files of the home, in the Secret, and nowhere
@@ -109,11 +110,12 @@ def test_of_two_notebooks_one_trains_and_when_it_dies_the_other_goes_on(opener: 
     user.wait_for(run, trains, "a checkpoint")
     [winner] = [each for each in both if "begins" in each.output]
     [other] = [each for each in both if each is not winner]
-    assert "Another notebook attends to this mailbox" in other.output
+    other.says("Another notebook attends to this mailbox")
     assert Leaks(KEYS).in_folder(winner.folder) == []
     published = stored.names(opener.home.store(user), run)
     assert len({(ref.generation, ref.incarnation) for ref in published}) == 1
     os.kill(winner.worker, signal.SIGKILL)
+    opens(user, GATE)
     wait_until(
         lambda: "begins" in other.output, lambda: f"the other to go on: {other.output}\n{user.story(run)}"
     )
@@ -150,6 +152,7 @@ def test_an_interrupted_notebook_saves_and_opened_again_goes_on(
     assert "saves and leaves" in first.output
     user.wait_for(run, lambda r: r.phase is Phase.QUEUED and bool(r.start), "the person to be asked")
     saved = user.record(run).accepted[-1].ref.step
+    opens(user, GATE)
     opener.opens()
     user.wait_for_end(run)
     orders = [each.event.order for each in user.history(run) if isinstance(each.event, Assigned)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.core.lifecycle import Phase
 from tests.end_to_end.user import User
 
 
@@ -12,6 +13,7 @@ def test_the_decisions_of_a_real_run_replay(user: User) -> None:
     run = user.submit(command="python train.py {steps} --pause 0.05 --nan-at 40 --hold-at 60")
     user.wait_for(run, lambda r: r.accepted, "a checkpoint")
     user.run("hold", run)
+    user.wait_for(run, lambda r: r.phase is Phase.HELD, "the hold")  # or both are given at once
     user.run("release", run)
     user.wait_for_end(run)
     found = user.answer("replay", run, "--steps")

@@ -16,14 +16,24 @@ from orchestrator.stores import catalog
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from tests.conformance.age_keys import encrypted
-from tests.end_to_end.user import QUICK, Role, User, fingerprints, living, train_in_one_piece, wait_until
+from tests.end_to_end.user import (
+    QUICK,
+    Role,
+    User,
+    fingerprints,
+    gated,
+    living,
+    opens,
+    train_in_one_piece,
+    wait_until,
+)
 from tests.leaks import Leak, Leaks
 from tests.stand_ins.drive import local_drive
 from tests.stand_ins.drive.tokens import ACCESS_PREFIX, CLIENT_SECRET, REFRESH, write_login
 from tests.stand_ins.seaweed import ACCESS_KEY, BUCKET, SECRET_KEY, Seaweed
 
 pytestmark = pytest.mark.timeout(900)
-STEPS = 60
+STEPS, GATE = 60, 40  # it stays there until its machine has vanished
 JOB_SECRET = ("PROOF_TOKEN", "a-token-of-the-job")
 SESSION_ROLES = (Role.AGENT, Role.GUARDIAN, Role.LEADER, Role.UPLINK)
 
@@ -123,7 +133,7 @@ def test_a_machine_that_vanishes_takes_only_the_last_seconds(
     user = new_user()
     home.configure(user, uplink_seconds=1, uplink_silence_seconds=2)
     run = user.submit(
-        command="python train.py {steps} --pause 0.25",
+        command=gated(user, GATE, pause=0.25),
         work={"total": STEPS, "global_batch": 8},
         secrets=[JOB_SECRET[0]],
     )
@@ -135,6 +145,7 @@ def test_a_machine_that_vanishes_takes_only_the_last_seconds(
     kill(user)
     there = home.newest(user, run)
     shutil.rmtree(session)
+    opens(user, GATE)
     user.run("up", "--detach")
     record = user.wait_for_end(run)
     assert resumed_at(user, run) == [0, there]
@@ -154,14 +165,13 @@ def test_nothing_durable_is_lost_because_it_was_not_shipped(new_user: Callable[.
     has newer ones."""
     user = new_user()
     FOLDER.configure(user, uplink_seconds=3600)
-    run = user.submit(
-        command="python train.py {steps} --pause 0.25", work={"total": STEPS, "global_batch": 8}
-    )
+    run = user.submit(command=gated(user, GATE, pause=0.25), work={"total": STEPS, "global_batch": 8})
     user.wait_for(run, training, "its agent")
     wait_until(lambda: list(user.home.glob("platforms/here/*/outbox/checkpoints/*/*")), "a checkpoint")
     wait_until(lambda: _saved(user) > max(0, FOLDER.newest(user, run)), "a checkpoint that is not shipped")
     kill(user)
     saved = _saved(user)
+    opens(user, GATE)
     user.wait_for_end(run)
     assert resumed_at(user, run) == [0, saved]
     check_as_in_one_piece(user, run)

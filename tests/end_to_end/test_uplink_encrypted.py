@@ -9,6 +9,7 @@ import pytest
 
 from tests.conformance.age_keys import ME, RECOVERY
 from tests.end_to_end.test_uplink import (
+    GATE,
     JOB_SECRET,
     STEPS,
     check_as_in_one_piece,
@@ -17,7 +18,7 @@ from tests.end_to_end.test_uplink import (
     resumed_at,
     training,
 )
-from tests.end_to_end.user import QUICK, User, wait_until
+from tests.end_to_end.user import QUICK, User, gated, opens, wait_until
 from tests.leaks import Leak, Leaks
 
 pytestmark = pytest.mark.timeout(900)
@@ -38,7 +39,7 @@ def test_what_was_shipped_encrypted_is_resumed_and_pulled(
     user.configure({"platforms": {"here": here}, "stores": {"home": store}})
     (user.home / "age-identity.txt").write_text(ME.text)
     run = user.submit(
-        command="python train.py {steps} --pause 0.25",
+        command=gated(user, GATE, pause=0.25),
         work={"total": STEPS, "global_batch": 8},
         secrets=[JOB_SECRET[0]],
     )
@@ -50,6 +51,7 @@ def test_what_was_shipped_encrypted_is_resumed_and_pulled(
     check_only_training_has_secrets(leaks, user, session)
     kill(user)
     shutil.rmtree(session)
+    opens(user, GATE)
     user.run("up", "--detach")
     user.wait_for_end(run)
     first, *later = resumed_at(user, run)

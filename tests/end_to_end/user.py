@@ -333,3 +333,16 @@ class User:
             for process in sorted(found, key=lambda p: self._role(p) is not Role.CONTROLLER):
                 process.send(signal.SIGKILL)
             wait_until(partial(_all_gone, found), "the killed to die")
+
+
+def gated(user: User, *steps: int, pause: float) -> str:
+    """A command that saves at every tenth step, and stays at each of these steps until `opens`."""
+    gates = user.folder / "gates"
+    gates.mkdir()
+    for step in steps:
+        (gates / str(step)).touch()
+    return f"python train.py {{steps}} --pause {pause} --save-every 10 --gates {gates}"
+
+
+def opens(user: User, step: int) -> None:
+    (user.folder / "gates" / str(step)).unlink()

@@ -62,14 +62,19 @@ class Person:
         self._sets_limit(LIMIT * first)
 
     def loses_the_machine_after(self, text: str) -> None:
-        """Everything of the session is killed once it has printed this."""
+        """Everything of the session is killed once it has printed this. On a busy machine the run may be over
+        before that: `has_lost_one` tells."""
 
-        self._kill(
-            wait_until(
-                lambda: self._training() if text.encode() in self._session_log() else None,
-                lambda: f"{text!r} in the log\n{self.user.story(self.run)}",
-            )
-        )
+        def printed() -> bool:
+            return text.encode() in self._session_log() or self.user.record(self.run).phase.final
+
+        wait_until(printed, lambda: f"{text!r} in the log\n{self.user.story(self.run)}")
+        for leader in self.user.by_role()[Role.LEADER]:
+            self._kill(leader.pid)
+
+    @property
+    def has_lost_one(self) -> bool:
+        return any(ending.outcome is Outcome.LOST for ending in self.endings())
 
     def _sets_limit(self, seconds: float) -> None:
         """Of every session from now on. The controller is down."""

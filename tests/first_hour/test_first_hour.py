@@ -14,6 +14,7 @@ from tests.first_hour.person import Person, differing
 from tests.first_hour.stories import CROSSVAL, STORIES, WRONG, Story, table
 
 pytestmark = pytest.mark.timeout(1200)
+ATTEMPTS = 4  # on a busy machine a run may be over before its person loses the machine
 
 
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.folder)
@@ -34,9 +35,12 @@ def test_a_script_that_knows_nothing_of_us_is_finished(user: User, story: Story)
 
 def test_a_script_without_checkpoints_is_done_and_said_not_to_be_resumable(user: User) -> None:
     person = Person(user, CROSSVAL)
-    person.submit()
-    person.loses_the_machine_after("penalty 1")
-    user.wait_for_end(person.run)
+    for _ in range(ATTEMPTS):
+        person.submit()
+        person.loses_the_machine_after("penalty 1")
+        user.wait_for_end(person.run)
+        if person.has_lost_one:
+            break
     assert [ending.outcome for ending in person.endings()] == [Outcome.LOST, Outcome.COMPLETED]
     assert "not resumable: no checkpoint, see docs/any-script.md" in user.run("show", person.run)
     assert "has no checkpoint yet" in user.run("pull", person.run, expect=2)
@@ -47,6 +51,19 @@ def test_a_script_without_checkpoints_is_done_and_said_not_to_be_resumable(user:
 def test_a_wrong_script_is_not_repeated_and_goes_on_once_it_is_fixed(user: User) -> None:
     """A wrong import, then a wrong name in epoch 30. The fixed code finishes what the wrong one has begun."""
     person = Person(user, WRONG)
+    for _ in range(ATTEMPTS):
+        fails_twice_and_is_fixed(person)
+        if person.has_lost_one:
+            break
+    resumed = [order.resume_step for order in person.orders()]
+    assert resumed[:4] == [0, 0, 29, 29]
+    assert len(resumed) == 5
+    assert person.told(person.logs()[-1])[0] == resumed[-1] + 1
+    assert differing(WRONG.exact, person.by_hand("fixed"), person.pull("checkpoint")) == []
+
+
+def fails_twice_and_is_fixed(person: Person) -> None:
+    user = person.user
     person.submit()
     user.wait_for_end(person.run, Phase.FAILED)
     assert len(person.orders()) == 1
@@ -61,11 +78,6 @@ def test_a_wrong_script_is_not_repeated_and_goes_on_once_it_is_fixed(user: User)
     person.retries("fixed")
     person.loses_the_machine_after("epoch 35 ")
     user.wait_for_end(person.run)
-    resumed = [order.resume_step for order in person.orders()]
-    assert resumed[:4] == [0, 0, 29, 29]
-    assert len(resumed) == 5
-    assert person.told(person.logs()[-1])[0] == resumed[-1] + 1
-    assert differing(WRONG.exact, person.by_hand("fixed"), person.pull("checkpoint")) == []
 
 
 def test_the_table_in_the_docs_counts_what_is_there() -> None:

@@ -24,6 +24,13 @@ def load(path: Path) -> dict[str, int]:
     return dict(json.loads(text))
 
 
+def stays(saves: int) -> bool:
+    """Whether its session is to be ended after fewer saves. No machine may let it be done before that."""
+    end_at = json.loads(Path("../../order.json").read_text()).get("end_at")
+    ends = bool(end_at) and (end_at.get("killed", False) or asked.odd != "ignores SIGTERM")
+    return ends and saves > end_at["saves"]
+
+
 flags = argparse.ArgumentParser()
 flags.add_argument("steps", type=int)
 flags.add_argument("odd")
@@ -44,6 +51,7 @@ if asked.resume and asked.odd != "forgets to load":
     state |= load(Path(asked.resume))
     if asked.odd == "forgets a part":
         state["momentum"] = 1
+saves = 0
 while state["step"] < asked.steps:
     state["step"] += 1
     state["momentum"] = (7 * state["momentum"] + state["value"]) % (1 << 31)
@@ -60,3 +68,6 @@ while state["step"] < asked.steps:
         path.with_suffix(".new").replace(path)
         if asked.odd == "hurries to its end" and asked.resume:
             Event().wait(60)  # for the kill
+        saves += 1
+    while not last and stays(saves):
+        Event().wait(0.1)

@@ -14,7 +14,7 @@ from orchestrator.files import draft_folder
 from orchestrator.rehearsal.comparing import Lost
 from orchestrator.rehearsal.judging import ADVICE, Exactness, Rehearsed
 from tests.cli.calls import Caller, caller
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 HERE = Path(__file__).parent
 SAVED = "saved/{step}.json"
@@ -50,7 +50,7 @@ def user(tmp_path: Path) -> Iterator[Caller]:
 
 
 def rehearsed(
-    client: Client, folder: Path, text: str, steps: int | None = 30, patience: float = 60.0
+    client: Client, folder: Path, text: str, steps: int | None = 30, patience: float = PATIENCE
 ) -> Rehearsed:
     return client.jobs.rehearse(written(folder / "job", text), steps=steps, patience=patience)
 
@@ -203,7 +203,7 @@ def test_an_interrupted_one_leaves_nothing_behind(user: Caller, number: signal.S
     child = user.start("rehearse", str(path), "--patience", "600", TMPDIR=str(user.folder / "tmp"))
     wait_until(lambda: list((user.folder / "tmp").glob("*/platforms/*/*/work/*/saved/*.json")), "a save")
     child.send_signal(number)
-    _, told = child.communicate(timeout=120)
+    _, told = child.communicate(timeout=PATIENCE)
     assert child.returncode == 130, told
     assert "Traceback" not in told
     assert list((user.folder / "tmp").iterdir()) == []
@@ -218,7 +218,7 @@ def test_the_next_one_removes_what_a_killed_one_left(user: Caller) -> None:
     killed = user.start("rehearse", str(path), "--patience", "600", TMPDIR=str(place))
     wait_until(lambda: running_below(place), "a training")
     killed.kill()
-    killed.communicate(timeout=60)
+    killed.communicate(timeout=PATIENCE)
     assert running_below(place)
     with draft_folder(place, prefix="orchestrator-rehearsal-") as alive:
         path = written(user.folder / "short", job("never saves", steps="1"))

@@ -1,6 +1,7 @@
 """An ordinary torch script that may forget one thing: `train.py STEPS FORGETS [--resume PATH]`."""
 
 import argparse
+import json
 from pathlib import Path
 from threading import Event
 
@@ -25,7 +26,7 @@ if asked.resume and asked.forgets != "to load":
         optimizer.load_state_dict(saved["optimizer"])
     if asked.forgets != "the random state":
         torch.set_rng_state(saved["random"])
-place = 0 if asked.forgets == "the data order" else done
+saves, place = 0, 0 if asked.forgets == "the data order" else done
 for step in range(done + 1, asked.steps + 1):
     epoch, batch = divmod(place, 8)
     order = torch.randperm(64, generator=torch.Generator().manual_seed(epoch))
@@ -41,3 +42,8 @@ for step in range(done + 1, asked.steps + 1):
                  "random": torch.get_rng_state()}  # fmt: skip
         Path("saved").mkdir(exist_ok=True)
         torch.save(state, f"saved/{step}.pt")
+        # If its session is to be ended after a save, it must not be done before that, on no machine.
+        saves += 1
+        end_at = json.loads(Path("../../order.json").read_text()).get("end_at")
+        while step < asked.steps and end_at and saves >= end_at["saves"]:
+            Event().wait(0.1)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from orchestrator.training import EXIT_SAVED
-from tests.training.scripts import finish, started, steps, until
+from tests.training.scripts import Done, finish, in_time, reserved_port, started, steps, until
 
 
 @dataclass(frozen=True)
@@ -27,8 +26,9 @@ class Library:
         """
         folder.mkdir(exist_ok=True)
         command = [str(script), *map(str, arguments)]
-        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": _free_port(), "WORLD_SIZE": ranks}
         with ExitStack() as stack:
+            port = stack.enter_context(reserved_port())
+            meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "WORLD_SIZE": ranks}
             processes = []
             for rank in range(ranks):
                 own = {**meeting, "RANK": rank, "LOCAL_RANK": rank} if ranks > 1 else {}
@@ -39,6 +39,8 @@ class Library:
             for other in others:
                 if first.returncode == -signal.SIGKILL:
                     other.kill()
+                    finish(other)  # if it has not failed before, for the lack of the first
+                    continue
                 output += finish(other)
                 assert other.returncode in (first.returncode, 0), output
         assert first.returncode != 1, output
@@ -79,39 +81,57 @@ def keeps_the_contract(library: Library, example: Path, folder: Path, total: int
     The last part runs without the orchestrator. Returns the last checkpoint, and the one of an uninterrupted
     run with another number of workers.
     """
-    request, progress = folder / "request", folder / "progress"
-    given: dict[str, object] = {"SAVE_REQUEST": request, "PROGRESS": progress}
-    first, second = folder / "first", folder / "last/checkpoints"
     command = [str(example), str(total), "2"]
-    with started(command, folder, {**given, "CHECKPOINT_DIR": first}, kind=library.kind) as process:
-        until(progress.exists, process)
-        request.write_text("1")
-        until(lambda: steps(first), process)
-        process.send_signal(signal.SIGTERM)
-        output = finish(process)
-    assert process.returncode == EXIT_SAVED, output
-    left = steps(first)[-1]
-    given |= {"RESUME_FROM": first / f"step-{left}", "CHECKPOINT_DIR": second}
-    with started(command, folder, given, kind=library.kind) as process:
-        until(lambda: _reached(progress) > left, process)
-        request.write_text("2")
-        until(lambda: steps(second), process)
-        process.kill()
-        finish(process)
-    assert left < steps(second)[-1] < total
-    assert all(report["metrics"]["loss"] > 0 for report in _reports(progress))
-    assert library.run(folder / "last", example, total, 2) == 0
+
+    def stopped(attempt: int) -> Path:
+        """The checkpoint that it left, in the first half of the training."""
+        place = folder / f"first-{attempt}"
+        with started(command, place, _given(place), kind=library.kind) as process:
+            until((place / "progress").exists, process)
+            (place / "request").write_text("1")
+            until(lambda: steps(place / "checkpoints"), process)
+            process.send_signal(signal.SIGTERM)
+            output = finish(process)
+        left = steps(place / "checkpoints")[-1]
+        if left > total // 2:
+            raise Done
+        assert process.returncode == EXIT_SAVED, output
+        return place / f"checkpoints/step-{left}"
+
+    def killed(attempt: int) -> Path:
+        """The folder of its checkpoints."""
+        place = folder / f"last-{attempt}"
+        given = {**_given(place), "RESUME_FROM": resume_from}
+        with started(command, place, given, kind=library.kind) as process:
+            until(lambda: _reached(place / "progress") > left, process)
+            (place / "request").write_text("2")
+            until(lambda: steps(place / "checkpoints"), process)
+            process.kill()
+            finish(process)
+        if total in steps(place / "checkpoints"):
+            raise Done
+        assert steps(place / "checkpoints")[-1] > left
+        return place
+
+    resume_from = in_time(stopped)
+    left = int(resume_from.name.removeprefix("step-"))
+    second = in_time(killed)
+    for place in (resume_from.parents[1], second):
+        assert all(report["metrics"]["loss"] > 0 for report in _reports(place / "progress"))
+    assert library.run(second, example, total, 2) == 0
     assert library.run(folder / "whole", example, total, 0) == 0
-    last, whole = second / f"step-{total}", folder / f"whole/checkpoints/step-{total}"
+    last, whole = second / f"checkpoints/step-{total}", folder / f"whole/checkpoints/step-{total}"
     assert json.loads((last / "metrics.json").read_text())["loss"] > 0
     return last, whole
 
 
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        port: int = listening.getsockname()[1]
-    return port
+def _given(place: Path) -> dict[str, object]:
+    """What the orchestrator would give a training in this folder, which is made."""
+    place.mkdir()
+    return {
+        "SAVE_REQUEST": place / "request", "PROGRESS": place / "progress",
+        "CHECKPOINT_DIR": place / "checkpoints",
+    }  # fmt: skip
 
 
 def _reached(progress: Path) -> int:

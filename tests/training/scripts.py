@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TypeVar
 
 from tests import warm
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_SECONDS = 900.0  # on a machine that others use as well
+ATTEMPTS = 20
+T = TypeVar("T")
 
 
 @contextmanager
@@ -47,14 +51,16 @@ def finish(process: warm.Process) -> str:
     return output
 
 
-def until_printed(process: warm.Process, line: str) -> None:
-    """Blocks until the script prints this line. If the script ends first, fails with all its output."""
-    seen = []
+def until_printed(process: warm.Process, *lines: str) -> None:
+    """Blocks until the script has printed these lines, in any order: several threads may print. If the script
+    ends first, fails with all its output."""
+    seen, missing = [], set(lines)
     for printed in process.stdout:
         seen.append(printed)
-        if printed.strip() == line:
+        missing.discard(printed.strip())
+        if not missing:
             return
-    raise AssertionError(f"ended without {line!r}:\n{''.join(seen)}")
+    raise AssertionError(f"ended without {missing}:\n{''.join(seen)}")
 
 
 def go_on(process: warm.Process) -> None:
@@ -68,9 +74,33 @@ def until(condition: Callable[[], object], process: warm.Process) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     pause = threading.Event()
     while not condition():
-        assert process.poll() is None, f"ended with {process.returncode}:\n{finish(process)}"
+        if process.poll() is not None and not condition():
+            failure = Done if process.returncode == 0 else AssertionError
+            raise failure(f"ended with {process.returncode}:\n{finish(process)}")
         assert time.monotonic() < deadline, "it took too long"
         pause.wait(0.005)
+
+
+class Done(AssertionError):
+    """The script came to its end before it was disturbed."""
+
+
+def in_time(attempt: Callable[[int], T]) -> T:
+    """What the first attempt returns that is not `Done`: on a machine that others use as well, a script may
+    be done before the test gets to disturb it."""
+    for number in range(ATTEMPTS):
+        with suppress(Done):
+            return attempt(number)
+    raise AssertionError(f"{ATTEMPTS} scripts were done before they were disturbed")
+
+
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """A port that nobody else gets meanwhile. torch can still listen there: it sets SO_REUSEADDR, too."""
+    with socket.socket() as held:
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        yield held.getsockname()[1]
 
 
 def fingerprints(folder: Path) -> dict[str, str]:

@@ -7,6 +7,7 @@ import os
 import random
 import re
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,20 @@ import torch
 
 from orchestrator.training import EXIT_SAVED, Training
 from orchestrator.training.training import newest
-from tests.training.scripts import ROOT, fingerprints, finish, go_on, started, steps, until, until_printed
+from tests import warm
+from tests.agent.sessions import is_alive
+from tests.training.scripts import (
+    ROOT,
+    Done,
+    fingerprints,
+    finish,
+    go_on,
+    in_time,
+    started,
+    steps,
+    until,
+    until_printed,
+)
 
 pytestmark = pytest.mark.timeout(1800)  # many starts of torch, on a machine that others use as well
 EPOCHS, TOGETHER, KILLS, PARTINGS, MESSAGES = (
@@ -66,10 +80,12 @@ def five_lines(
     with started([FIVE_LINES, str(STEPS), str(workers)], folder.parent, given) as process:
         if ending:
             until(lambda: progress.exists() and f'"step": {at},' in progress.read_text(), process)
-            os.kill(process.pid, ending)
+            process.send_signal(signal.Signals(ending))
         output = finish(process)
     assert process.returncode in (0, EXIT_SAVED, -signal.SIGKILL), output
     assert "warning" not in output
+    if ending and process.returncode == 0:
+        raise Done
     return process.returncode
 
 
@@ -93,34 +109,74 @@ def test_five_lines_make_an_ordinary_script_exact(
     tmp_path: Path, whole_five_lines: object, workers: int
 ) -> None:
     """Killed and terminated in turn at random moments, with the other number of workers at the end."""
-    folder, chance, found = tmp_path / "c", random.Random(workers), None
-    for ending in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
-        begun = 0 if found is None else int(found.name.removeprefix("step-"))
-        code = five_lines(folder, workers, ending, begun + chance.randint(20, 90), found)
+
+    def disturbed(number: int, ending: int, after: int, found: Path | None, attempt: int) -> Path | None:
+        """The newest checkpoint. It must leave some of the training to the endings that follow."""
+        folder = tmp_path / f"c-{number}-{attempt}"
+        code = five_lines(folder, workers, ending, step_of(found) + after, found)
         assert code == (EXIT_SAVED if ending == signal.SIGTERM else -signal.SIGKILL)
-        found = newest(folder)
+        found = newest(folder) or found
+        if step_of(found) > 150 + 50 * number:
+            raise Done
+        return found
+
+    chance, found = random.Random(workers), None
+    for number, ending in enumerate((signal.SIGKILL, signal.SIGTERM, signal.SIGKILL)):
+        found = in_time(partial(disturbed, number, ending, chance.randint(20, 90), found))
     assert found is not None
-    assert five_lines(folder, 2 - workers, resume_from=found) == 0
-    assert seeded(folder / f"step-{STEPS}") == whole_five_lines
+    assert five_lines(tmp_path / "c", 2 - workers, resume_from=found) == 0
+    assert seeded(tmp_path / f"c/step-{STEPS}") == whole_five_lines
+
+
+def step_of(found: Path | None) -> int:
+    return 0 if found is None else int(found.name.removeprefix("step-"))
 
 
 def test_ctrl_c_saves_at_the_next_step_while_its_workers_go_on(
     tmp_path: Path, whole_five_lines: object
 ) -> None:
     """A terminal sends it to every process of the training."""
-    with started([FIVE_LINES, str(STEPS), "2"], tmp_path) as process:
-        until(lambda: 50 in steps(tmp_path / "checkpoints"), process)
-        workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        for pid in (*map(int, workers), process.pid):
-            os.kill(pid, signal.SIGINT)
-        output = finish(process)
-    assert process.returncode == EXIT_SAVED, output
-    assert "warning: saving at the next step; Ctrl-C again ends at once" in output
-    assert len(workers) == 2
-    with started([FIVE_LINES, str(STEPS), "0"], tmp_path) as process:
+
+    def interrupted(attempt: int) -> Path:
+        """The folder that it was started in."""
+        place = tmp_path / str(attempt)
+        place.mkdir()
+        with started([FIVE_LINES, str(STEPS), "2"], place) as process:
+            until(lambda: 50 in steps(place / "checkpoints"), process)
+            until(lambda: len(stopped_with_workers(process)) == 2, process)
+            for pid in (*stopped_with_workers(process), process.pid):
+                os.kill(pid, signal.SIGINT)
+            process.send_signal(signal.SIGCONT)
+            output = finish(process)
+        if process.returncode == 0:
+            raise Done
+        assert process.returncode == EXIT_SAVED, output
+        assert "warning: saving at the next step; Ctrl-C again ends at once" in output
+        return place
+
+    place = in_time(interrupted)
+    with started([FIVE_LINES, str(STEPS), "0"], place) as process:
         output = finish(process)
     assert process.returncode == 0, output
-    assert seeded(tmp_path / f"checkpoints/step-{STEPS}") == whole_five_lines
+    assert seeded(place / f"checkpoints/step-{STEPS}") == whole_five_lines
+
+
+def is_stopped(pid: int) -> bool:
+    try:
+        return "\nState:\tT" in Path(f"/proc/{pid}/status").read_text()
+    except OSError:  # it has ended
+        return False
+
+
+def stopped_with_workers(process: warm.Process) -> list[int]:
+    """Its workers, once it is stopped; if there are not two, because an epoch is over, it goes on."""
+    process.send_signal(signal.SIGSTOP)
+    until(lambda: is_stopped(process.pid), process)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    found = [int(pid) for pid in children if is_alive(int(pid))]
+    if len(found) != 2:
+        process.send_signal(signal.SIGCONT)
+    return found
 
 
 def trained(model: torch.nn.Module, folder: Path, upto: int, resume_from: Path | None) -> Path:

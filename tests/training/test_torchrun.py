@@ -7,6 +7,7 @@ from typing import Any
 
 from orchestrator.core.order import Outcome
 from tests.agent.sessions import session
+from tests.training.scripts import reserved_port
 
 SCRIPT = """
 import threading
@@ -30,9 +31,14 @@ def test_asked_to_leave_all_ranks_save_one_step_and_the_session_counts_as_saved(
     source = tmp_path / "source"
     source.mkdir()
     (source / "ranks.py").write_text(SCRIPT)
-    command = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "ranks.py")
     more: dict[str, Any] = {"steps_total": 1_000_000, "interval_seconds": 600.0}
-    with session(tmp_path / "stay", *command, source=source, **more) as stay:
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
+    with (
+        reserved_port() as port,
+        session(
+            tmp_path / "stay", *torchrun, "--master-port", str(port), "ranks.py", source=source, **more
+        ) as stay,
+    ):
         stay.start()
         stay.wait_for(lambda status: (status.step or 0) > 3, "the first steps")
         (tmp_path / "stay/stop").touch()

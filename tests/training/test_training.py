@@ -99,8 +99,7 @@ def test_what_the_training_does_while_a_slow_disk_writes_is_not_in_the_checkpoin
 ) -> None:
     given = {"CHECKPOINT_DIR": tmp_path / "c"}
     with started([TOY, str(TOTAL), "every:4", "held:4"], tmp_path, given) as process:
-        until_printed(process, "saving 4")
-        until_printed(process, f"step {TOTAL}")
+        until_printed(process, "saving 4", f"step {TOTAL}")
         assert steps(tmp_path / "c") == []
         go_on(process)
         output = finish(process)
@@ -113,8 +112,7 @@ def test_what_the_training_does_while_a_slow_disk_writes_is_not_in_the_checkpoin
 def test_a_save_that_returned_outlives_a_crash(tmp_path: Path, every_step: dict[int, dict[str, str]]) -> None:
     given = {"CHECKPOINT_DIR": tmp_path / "c"}
     with started([TOY, str(TOTAL), "every:2", "held:2", "crash:4"], tmp_path, given) as process:
-        until_printed(process, "saving 2")
-        until_printed(process, "ValueError: the planted fault")
+        until_printed(process, "saving 2", "ValueError: the planted fault")
         go_on(process)
         finish(process)
     assert process.returncode == 1

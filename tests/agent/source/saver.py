@@ -3,6 +3,7 @@ state is a chain of hashes. The zip archive stands for what `torch.save` writes.
 
 import argparse
 import hashlib
+import io
 import signal
 import sys
 import time
@@ -32,11 +33,12 @@ def save(step: int, state: bytes) -> None:
     if asked.plain:
         path.write_bytes(b"%d " % step + state)
         return
-    with zipfile.ZipFile(path, "w") as archive:
+    torn = io.BytesIO() if step == asked.tear_at else None
+    with zipfile.ZipFile(torn or path, "w") as archive:
         archive.writestr("step", str(step))
         archive.writestr("state", state)
-    if step == asked.tear_at:
-        data = path.read_bytes()
+    if torn is not None:
+        data = torn.getvalue()
         with path.open("wb") as file:
             file.write(data[: len(data) // 2])
             file.flush()

@@ -16,6 +16,7 @@ flags.add_argument("--steps", type=int, default=20)
 flags.add_argument("--pause", type=float, default=0.0, help="seconds a step")
 flags.add_argument("--endless", action="store_true", help="go on until asked to leave")
 flags.add_argument("--deaf", action="store_true", help="ignore SIGTERM")
+flags.add_argument("--linger", action="store_true", help="asked to leave, wait for a file `go` first")
 flags.add_argument("--never-save", action="store_true")
 flags.add_argument("--save-every", type=int, default=0)
 flags.add_argument("--no-final", action="store_true", help="exit 0 without the final checkpoint")
@@ -94,8 +95,10 @@ while step < asked.steps or asked.endless:
     loss = float("nan") if step == asked.nan_at else 1.0 / step
     progress.write(json.dumps({"step": step, "metrics": {"loss": loss}}) + "\n")
     progress.flush()
-    requested = save_request.read_text()
-    if requested != answered or leaving or (asked.save_every and step % asked.save_every == 0):
+    leaves, requested = leaving, save_request.read_text()  # asked later, it makes one more step first
+    while leaves and asked.linger and not Path("go").exists():
+        time.sleep(0.05)
+    if requested != answered or leaves or (asked.save_every and step % asked.save_every == 0):
         answered = requested
         save(step, weights)
     while step == asked.wait_at and not leaving and not Path("go").exists():
@@ -104,7 +107,7 @@ while step < asked.steps or asked.endless:
             answered = requested
             save(step, weights)
         time.sleep(0.05)
-    if leaving:
+    if leaves:
         sys.exit(75)
     if step == asked.leave_at:
         save(step, weights)
