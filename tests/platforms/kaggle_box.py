@@ -35,7 +35,7 @@ import pathlib, sys, threading
 outbox = pathlib.Path(sys.argv[1], "outbox")
 (outbox / "incarnation").write_text("other")
 """
-WAITS = f"{_CLAIMS}\nthreading.Event().wait(120)\n"
+WAITS = f"{_CLAIMS}\nthreading.Event().wait(3600)\n"
 VANISHES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
 LEAVES = f"""{VANISHES}
 import json
@@ -125,6 +125,10 @@ class Box(KaggleRig):
             return [] if version is None else [path for _, path in version.files()]
         return []
 
+    def show(self, session: str = FIRST) -> None:
+        """From now on Kaggle shows a kernel that it has hidden so far."""
+        self.kaggle._kernels._all[session].visible_at = 0.0
+
     def kaggle_quota(self) -> Quotas:
         credentials = Credentials(self.kaggle.settings.username, key=self.kaggle.settings.key)
         return KaggleClient(credentials, endpoint=self.kaggle.url).quota()
@@ -147,7 +151,7 @@ def boxes(tmp_path: Path, agent: Path) -> Iterator[Boxes]:
     with ExitStack() as stack:
 
         def make(warts: Warts | None = None, **settings: object) -> Box:
-            given = Settings(**({"wall_seconds": 60.0} | settings))  # type: ignore[arg-type]
+            given = Settings(**({"wall_seconds": 600.0} | settings))  # type: ignore[arg-type]
             return stack.enter_context(_box(tmp_path, agent, given, warts or Warts()))
 
         yield make

@@ -101,7 +101,7 @@ def test_an_older_version_that_may_run_beside_it_is_said(boxes: Boxes) -> None:
 
     box.until(launched)
     assert [each.version for each in (box.kaggle.kernel(FIRST),)] == [2]
-    box.kaggle._kernels._all[FIRST].visible_at = 0.0
+    box.show()
     assert any("may run beside it" in note for note in box.see(FIRST).notes)
 
 

@@ -230,7 +230,7 @@ def test_a_stop_that_comes_before_the_kernel_is_seen_is_asked_again(boxes: Boxes
     assert box.platform.stop(FIRST) is StopReply.REQUESTED
     box.platform = box.another_controller()
     assert box.platform.stop(FIRST) is StopReply.REQUESTED, "it knows what was pushed before it started"
-    box.kaggle._kernels._all[FIRST].visible_at = 0.0
+    box.show()
     box.until(lambda: box.platform.stop(FIRST) is StopReply.ENDED)
     with pytest.raises(KeyError):
         box.kaggle.kernel(FIRST)

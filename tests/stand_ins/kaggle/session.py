@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
@@ -84,6 +84,11 @@ class KernelSession:
         self._charged = 0.0
         self._ending: _Ending | None = None
         self._is_wedged = False
+
+    def use(self, **settings: Any) -> None:
+        """From now on it has these settings."""
+        with self._lock:
+            self._settings = replace(self._settings, **settings)
 
     @property
     def pid(self) -> int | None:
