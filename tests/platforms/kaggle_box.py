@@ -125,10 +125,6 @@ class Box(KaggleRig):
             return [] if version is None else [path for _, path in version.files()]
         return []
 
-    def show(self, session: str = FIRST) -> None:
-        """From now on Kaggle shows a kernel that it has hidden so far."""
-        self.kaggle._kernels._all[session].visible_at = 0.0
-
     def kaggle_quota(self) -> Quotas:
         credentials = Credentials(self.kaggle.settings.username, key=self.kaggle.settings.key)
         return KaggleClient(credentials, endpoint=self.kaggle.url).quota()
@@ -140,6 +136,11 @@ class Box(KaggleRig):
         runner = self.kaggle.kernel(session).pid
         [pid] = Path(f"/proc/{runner}/task/{runner}/children").read_text().split()
         return int(pid)
+
+
+def show(box: Box, session: str = FIRST) -> None:
+    """From now on Kaggle shows a kernel that it has hidden so far."""
+    box.kaggle._kernels._all[session].visible_at = 0.0
 
 
 Boxes = Callable[..., Box]

@@ -30,7 +30,6 @@ from tests.docker_engine import MISSING, Engine, installed, load_python_image, r
 from tests.platforms import docker_box
 from tests.platforms.docker_box import Box, box, small_engine
 from tests.seen import observed
-from tests.waiting import PATIENCE
 
 __all__ = ["agent", "box"]
 # The SDK leaves the socket of a failed connection to the garbage collector.
@@ -376,7 +375,7 @@ def kill_while_preparing(box: Box) -> None:
     child = subprocess.Popen([sys.executable, "-c", PREPARE, *words])
     box.until(lambda: any("preparing" in name for name in box.left()[0]))
     child.send_signal(signal.SIGKILL)
-    child.wait(PATIENCE)
+    child.wait()
     (inputs / "corpus").unlink()
     assert box.left()[0]
     assert box.left()[1]

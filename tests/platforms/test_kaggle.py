@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from tests.platforms.kaggle_box import (
     Hasty,
     box,
     boxes,
+    show,
 )
 from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, State, Warts
@@ -130,7 +132,7 @@ def test_a_push_whose_answer_was_lost_is_found_and_not_repeated(boxes: Boxes) ->
         box.platform.launch(order)
     assert box.see(FIRST) == ABSENT, "not visible yet"
     assert box.platform.stop("never-s01") is StopReply.ENDED
-    box.show()
+    show(box)
     box.until(lambda: box.see(FIRST) != ABSENT)
     box.platform = box.another_controller()
     box.platform.launch(order)
@@ -274,7 +276,8 @@ def test_while_kaggle_saves_it_is_neither_running_nor_collected(boxes: Boxes) ->
     with pytest.raises(Transient):
         box.collect(FIRST)
     assert box.platform.stop(FIRST) is StopReply.REQUESTED, "a deletion would lose what is being saved"
-    box.kaggle.kernel(FIRST).use(publish_seconds=0.0)
+    session = box.kaggle.kernel(FIRST)
+    session.settings = replace(session.settings, publish_seconds=0.0)
     ended = box.until_ended(FIRST)
     assert (ended.result, ended.ending) == (None, Outcome.LOST)
     assert ended.detail == "it was cancelled on Kaggle, or its time-out ended it"
@@ -376,10 +379,9 @@ def test_a_log_that_never_comes_is_done_without(boxes: Boxes) -> None:
     assert "exit code 3" in ended.detail
 
 
-def test_a_list_that_ends_early_is_no_end(boxes: Boxes) -> None:
+def test_a_list_that_ends_early_is_no_end(box: Box) -> None:
     """Kaggle once listed 500 files at most (docs/references/kaggle.md#output). Missing files are reported by
     name."""
-    box = boxes()
     box.run_to_end()
     names = [name for name, _ in box.kaggle.kernel(FIRST).outputs]
     box.kaggle.warts.output_files_max = names.index("outbox/result.json")  # the names are sorted

@@ -8,7 +8,7 @@ import pytest
 from orchestrator.core.session import Sighting
 from orchestrator.errors import Refused, Transient
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes
+from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes, show
 from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, Warts
 
@@ -30,7 +30,7 @@ def test_a_push_without_an_answer_is_not_repeated_while_it_may_take_effect(boxes
         seen = observed(box.platform, [FIRST]).get(FIRST)  # None: it cannot be read now
         return seen is not None and seen.sighting is Sighting.RUNNING
 
-    box.show()
+    show(box)
     box.until(runs)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1
@@ -75,7 +75,7 @@ def test_a_kernel_without_its_data_that_cannot_be_deleted_is_followed(boxes: Box
     for controller in (box.platform, box.another_controller()):
         with pytest.raises(Transient, match="may have taken effect"):
             controller.launch(order)
-    box.show()
+    show(box)
     box.until(lambda: box.see(FIRST).sighting is Sighting.RUNNING)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1

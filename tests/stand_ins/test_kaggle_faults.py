@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -149,7 +149,8 @@ def test_a_timeout_ends_a_session_after_saving(tmp_path: Path) -> None:
         warts.wall_is_not_enforced = False
         wait_until(lambda: user.state("runs-long") == "CANCEL_REQUESTED", "the cancel")
         assert user.names("runs-long") == []
-        kaggle.kernel("runs-long").use(publish_seconds=0)
+        session = kaggle.kernel("runs-long")
+        session.settings = replace(session.settings, publish_seconds=0)
         assert user.ends("runs-long") == "CANCEL_ACKNOWLEDGED"
 
 

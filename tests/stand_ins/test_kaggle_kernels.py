@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -333,7 +334,8 @@ def test_a_kernel_is_seen_late_and_starts_late(tmp_path: Path) -> None:
         assert kaggle.kernel("comes-late").started_at is None
         kaggle._kernels._all["comes-late"].visible_at = 0.0
         wait_until(lambda: _is_there(user, "comes-late"), "the kernel")
-        kaggle.kernel("comes-late").use(queue_seconds=0)
+        session = kaggle.kernel("comes-late")
+        session.settings = replace(session.settings, queue_seconds=0)
         assert user.ends("comes-late") == "COMPLETE"
         assert kaggle.kernel("comes-late").started_at is not None
 
@@ -360,6 +362,7 @@ def test_cancelling_needs_what_nobody_gives(tmp_path: Path) -> None:
         user.kernels.cancel_kernel_session(request)
         assert user.state("be-stopped") == "CANCEL_REQUESTED"
         assert user.names("be-stopped") == []
-        kaggle.kernel("be-stopped").use(publish_seconds=0)
+        session = kaggle.kernel("be-stopped")
+        session.settings = replace(session.settings, publish_seconds=0)
         assert user.ends("be-stopped") == "CANCEL_ACKNOWLEDGED"
         assert user.names("be-stopped") == ["out.txt"]
