@@ -18,6 +18,8 @@ from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.waiting import PATIENCE
+
 LOSE = "closes the connection once it has read everything"
 HANG = "never answers"
 DRIP = "sends its status one byte at a time, without end"
@@ -67,7 +69,7 @@ def webhook(*plan: Item) -> Iterator[Webhook]:
         def _answer(self, item: Item) -> None:
             self.close_connection = True
             if isinstance(item, threading.Event):
-                item.wait(60.0)
+                item.wait(PATIENCE)
                 self._answer(200)
             elif callable(item):
                 item()

@@ -35,7 +35,7 @@ from orchestrator.stores.memory import MemoryStore
 from tests.core.runs import job
 from tests.seen import Canned
 
-DEADLINE_SECONDS = 20.0
+DEADLINE_SECONDS = 240.0  # on a machine that others use as well
 
 
 class Hanging:
@@ -58,7 +58,7 @@ class Hanging:
     def _perhaps(self, verb: str, *_: object) -> None:
         if verb in self.hangs:
             self.hanging.append(verb)
-            assert self.let_go.wait(4 * DEADLINE_SECONDS)
+            assert self.let_go.wait(2 * DEADLINE_SECONDS)
 
     def survey(self) -> tuple[Offer, ...]:
         self._perhaps("survey")

@@ -23,7 +23,7 @@ from orchestrator.ledger import Ledger, Takeover, Waiting, serverlock
 from orchestrator.ledger.lock import HOST_CHARS, Standby
 from tests import postgresql as servers
 from tests.postgresql import Server
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 from tests.walks import NOW
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -186,7 +186,7 @@ def test_a_frozen_controller_is_replaced(
             assert mine.fence == 2
             process.send_signal(signal.SIGCONT)
             if not words:
-                assert process.wait(60) == 1, "it is told that another one has taken over"
+                assert process.wait(PATIENCE) == 1, "it is told that another one has taken over"
             assert mine.keep()
 
 

@@ -24,17 +24,19 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.message import Message
 from orchestrator.core.notice import Notice, Outgoing, Target
 from orchestrator.core.offer import Offer, Quota
+from orchestrator.engine import notifying
 from orchestrator.engine.engine import Engine, Watchers
 from orchestrator.engine.notifying import LOOK_SECONDS, Notifier
 from orchestrator.errors import InputError
 from orchestrator.ledger import Ledger, Proposal
 from orchestrator.platforms.simulated.scenario import QuotaWindow
+from orchestrator.sending import webhook as sending_webhook
 from tests.core.runs import NOW, RUN, TRAITS, job
 from tests.hurried import HurriedClock
 from tests.leaks import Leaks
 from tests.receivers import HANG, LOSE, mail_server, webhook
 from tests.test_engine import Small, scenario
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 pytestmark = pytest.mark.filterwarnings("ignore:'imghdr' is deprecated:DeprecationWarning")  # by apprise
 EVERY = frozenset(NoticeKind)
@@ -110,7 +112,10 @@ def test_what_fails_at_first_arrives_later_under_the_same_id(make: Make) -> None
     assert len(home.said) == 2, "an outage is told once"
 
 
-def test_what_is_sent_as_the_controller_leaves_is_not_said_to_wait(make: Make) -> None:
+def test_what_is_sent_as_the_controller_leaves_is_not_said_to_wait(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifying, "LEAVE_SECONDS", PATIENCE)
     leaving = threading.Event()
     with webhook(leaving) as server:
         home = make({"phone": server.url})
@@ -123,8 +128,10 @@ def test_what_is_sent_as_the_controller_leaves_is_not_said_to_wait(make: Make) -
     assert home.said == []
 
 
-def test_a_receiver_that_hangs_holds_up_nobody_else(make: Make) -> None:
+def test_a_receiver_that_hangs_holds_up_nobody_else(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor does leaving wait for it; what it has not confirmed is sent again."""
+    monkeypatch.setattr(sending_webhook, "SILENCE_SECONDS", PATIENCE)
+    monkeypatch.setattr(sending_webhook, "WHOLE_SECONDS", PATIENCE)
     with webhook(HANG) as slow, webhook() as quick:
         home = make({"slow": slow.url, "quick": quick.url})
         home.held(3)
@@ -263,12 +270,16 @@ def test_a_missed_schedule_is_told_once_and_to_its_job(make: Make) -> None:
 
 
 def test_a_controller_that_leaves_when_idle_waits_for_what_is_new(make: Make) -> None:
-    with webhook(500) as server:
+    answers = threading.Event()
+    with webhook(500, answers) as server:
         home = make({"phone": server.url})
         with home.notifier.at_work():
             wait_until(lambda: not home.notifier.pending(), "the first look")
+            home.clock.hurry(1.0)
             home.held()
             assert home.notifier.pending()
+            home.clock.hurry(SPEED)
+            answers.set()
             home.wait_for(1, State.SENT)
             wait_until(lambda: not home.notifier.pending(), "nothing to wait")
 

@@ -25,6 +25,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.platforms import catalog
 from orchestrator.stores import encrypted
 from scripts import lock, notices, setup, system_parts
+from tests.waiting import PATIENCE
 
 ROOT = Path(setup.__file__).parent.parent
 TORCH = "torch==2.13.0+cpu"
@@ -272,7 +273,7 @@ def checkout(tmp_path: Path) -> Path:
 
 def run_setup(root: Path, **env: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, str(root / "scripts" / "setup.py")]
-    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, env=os.environ | env, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def test_a_missing_python3_venv_names_the_package_to_install(checkout: Path, tmp_path: Path) -> None:

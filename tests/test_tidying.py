@@ -32,6 +32,7 @@ from orchestrator.stores.memory import MemoryStore
 from tests.conformance.test_platforms import any_order
 from tests.core.runs import RUN, assigned, record
 from tests.platforms.test_outbox import commit
+from tests.waiting import PATIENCE
 
 OLD = (1.0, 1.0)
 
@@ -57,7 +58,7 @@ def aged(folder: Path) -> Path:
 
 def tidy(backends: Backends, *records: RunRecord) -> list[str]:
     said: list[str] = []
-    tidying.begin(backends, records, [RUN, "a"], SystemClock(), said.append).join(30.0)
+    tidying.begin(backends, records, [RUN, "a"], SystemClock(), said.append).join(PATIENCE)
     assert [each.name for each in threading.enumerate() if each.name == "tidying"] == []
     return said
 

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import OrchestratorError
+from orchestrator.files.drafts import write_whole
 from orchestrator.ledger import Ledger, Owner
 from tests import no_production, warm
 from tests.waiting import wait_until
@@ -38,6 +39,7 @@ checkpoint: {{interval: 1s, keep: {{last: 3, best: {{metric: accuracy, mode: max
 profiles:
   {accelerator}: {{micro_batch: 8, precision: fp32}}
 """
+UNLIMITED = CONFIG.replace("session_seconds: 5, ", "")  # a session ends with its run
 T = TypeVar("T")
 
 
@@ -129,16 +131,34 @@ class Caller:
         return answer
 
     def job(
-        self, name: str = "job.yaml", total: int = 40, pace: float = 0.05, accelerator: str = "cpu"
+        self,
+        name: str = "job.yaml",
+        total: int = 40,
+        pace: float = 0.05,
+        accelerator: str = "cpu",
+        gate: int | None = None,
     ) -> str:
-        """Writes a job's file; returns its name."""
+        """Writes a job's file; returns its name. With a `gate` no run of it trains beyond that step before
+        `open_gate`, however long the test takes, and no session that waits there counts as a failure."""
         text = JOB.format(total=total, pace=pace, accelerator=accelerator)
+        if gate is not None:
+            self.open_gate(gate)
+            text = text.replace(f" {pace}\n", f" {pace} {self._gate}\n") + "retry: {without_progress: 1000}\n"
         (self.folder / name).write_text(text)
         return name
 
+    def open_gate(self, step: int) -> None:
+        """Lets every gated training go on to this step."""
+        write_whole(self._gate, str(step).encode(), sync=False)
+
+    @property
+    def _gate(self) -> Path:
+        return self.folder / "gate"
+
     def config(self, text: str = CONFIG) -> None:
+        """A running controller sees the old config or the new one, never a part."""
         self.home.mkdir(parents=True, exist_ok=True)
-        (self.home / "config.yaml").write_text(text)
+        write_whole(self.home / "config.yaml", text.encode(), sync=False)
 
     def submitted(self, job: str, *words: str) -> str:
         """Submits and returns the run's name."""

@@ -22,7 +22,7 @@ from orchestrator.cli import running
 from orchestrator.core.event import Cancelled, Noted, Submitted
 from orchestrator.errors import BackendError, InputError
 from orchestrator.ledger import Ledger
-from tests.cli.calls import CONFIG, Caller
+from tests.cli.calls import UNLIMITED, Caller
 from tests.waiting import wait_until
 
 SHARED = """
@@ -32,16 +32,18 @@ stores:
 
 
 def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path: Path) -> None:
-    config = CONFIG.replace("session_seconds: 5, ", "") + SHARED.format(store=tmp_path / "shared")
+    config = UNLIMITED + SHARED.format(store=tmp_path / "shared")
     user.config(config.replace("here: {", "here: {slots: 2, "))
     controller = user.start("up")
     wait_until(user.owner, "a controller")
-    runs = [user.submitted(user.job(f"{n}.yaml", total=total)) for n, total in ((1, 900), (2, 920))]
+    totals = (300, 320)
+    runs = [user.submitted(user.job(f"{n}.yaml", total=total, gate=100)) for n, total in enumerate(totals)]
     running = [wait_until(lambda run=run: step_of(user, run), "a checkpoint") for run in runs]  # type: ignore[misc]
-    queued = user.submitted(user.job("3.yaml", total=20))
+    queued = user.submitted(user.job("2.yaml", total=20))
     assert "the following arguments are required: FILE" in user("backup", code=2).err
     made = user("backup", str(tmp_path), "--json").json
     assert (made["runs"], made["notes"]) == (3, [])
+    user.open_gate(200)
     for run, step in zip(runs, running, strict=True):  # the old timeline goes on after the backup
         wait_until(lambda run=run, step=step: step_of(user, run) > step, "a newer checkpoint")  # type: ignore[misc]
     newer = [step_of(user, run) for run in runs]
@@ -49,6 +51,7 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
     wait_until(lambda: user.owner() is None, "the first controller to be gone")
     assert [user.record(run).phase.final for run in runs] == [False, False]
 
+    user.open_gate(max(totals))
     there = Caller(user.folder, tmp_path / "new")
     assert "nothing was restored" in there("restore", made["path"]).out
     assert not (there.home / "ledger.sqlite").exists()
@@ -57,7 +60,7 @@ def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path
     assert all(steps[run] >= step for run, step in zip(runs, newer, strict=True)), "from where the store is"
     assert "already has a ledger" in there("restore", made["path"], "--yes", code=2).err
     there("up", "--until-idle")
-    for run, total in (*zip(runs, (900, 920), strict=True), (queued, 20)):
+    for run, total in (*zip(runs, totals, strict=True), (queued, 20)):
         assert there.phase(run) == "done"
         pulled = tmp_path / f"pulled-{run}"
         there("pull", run, "-o", str(pulled))

@@ -216,6 +216,7 @@ def test_two_runs_have_a_gpu_each_and_a_third_waits_for_one(user: Caller, two_t4
             user("cancel", long[1])
             for run in long:
                 user.wait_for_phase(run, "cancelled")
+            wait_until(lambda: sum(each["Action"] == "start" for each in events) >= 3, "the engine's events")
             assert alone(events) == 3
     finally:
         client.close()
@@ -262,7 +263,7 @@ def alone(events: Sequence[Mapping[str, Any]]) -> int:
 
 # --- doctor --clean ---------------------------------------------------------------------------------------
 
-AGENT = "import threading; threading.Event().wait(120)"
+AGENT = "import threading; threading.Event().wait(3600)"
 
 
 class Littered:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import signal
+from typing import Any
 
 from orchestrator.client.health import TICK_SECONDS_MAX
 from tests.cli.calls import PATIENCE, Caller
@@ -10,17 +12,28 @@ from tests.waiting import wait_until
 
 
 def is_healthy(user: Caller) -> bool:
+    return bool(said_of(user))
+
+
+def health(user: Caller) -> Any:
+    """What it says of a healthy controller; None if that is not healthy now."""
+    probe = user.start("health", "--json")
+    said, _ = probe.communicate(timeout=PATIENCE)
+    return json.loads(said) if probe.returncode == 0 else None
+
+
+def said_of(user: Caller) -> str:
+    """For people; empty if the controller is not healthy now."""
     probe = user.start("health")
-    probe.communicate(timeout=PATIENCE)
-    return probe.returncode == 0
+    said, _ = probe.communicate(timeout=PATIENCE)
+    return said if probe.returncode == 0 else ""
 
 
 def test_only_a_controller_that_ticks_is_healthy(user: Caller) -> None:
     assert "no controller is running" in user("health", code=4).err
     assert list(user.home.iterdir()) == [user.home / "config.yaml"], "a probe creates nothing"
     controller = user.start("up")
-    wait_until(lambda: is_healthy(user), "the first tick")
-    answer = user("health", "--json").json
+    answer = wait_until(lambda: health(user), "the first tick")
     assert answer["controller"]["pid"] == controller.pid
     assert answer["tick_seconds_ago"] <= TICK_SECONDS_MAX
     controller.send_signal(signal.SIGSTOP)
@@ -50,7 +63,7 @@ def test_what_an_earlier_controller_noted_speaks_for_no_other(user: Caller) -> N
     finally:
         second.send_signal(signal.SIGCONT)
         second.terminate()
-    assert second.wait(30) == 0
+    assert second.wait(PATIENCE) == 0
 
 
 def test_the_variable_names_the_database_where_the_config_names_none(user: Caller) -> None:
@@ -73,10 +86,13 @@ def test_a_standby_is_healthy_and_stopped_by_down(user: Caller) -> None:
     controller = user.start("up")
     wait_until(lambda: is_healthy(user), "the first tick")
     standby = user.start("up", "--standby")
-    wait_until(lambda: f"standing by: process {standby.pid}" in user("health").out, "the standby")
-    assert f"process {controller.pid}" in user("health").out
+    said = wait_until(
+        lambda: found if f"standing by: process {standby.pid}" in (found := said_of(user)) else "",
+        "the standby",
+    )
+    assert f"process {controller.pid}" in said
     answer = user("down", "--json").json
     assert [each["pid"] for each in answer["standbys_ended"]] == [standby.pid]
     assert answer["ended"]["pid"] == controller.pid
-    assert (controller.wait(30), standby.wait(30)) == (0, 0)
+    assert (controller.wait(PATIENCE), standby.wait(PATIENCE)) == (0, 0)
     assert "no controller is running" in user("down").out

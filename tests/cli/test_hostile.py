@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calls import BINARIES, CONFIG, Caller, caller
+from tests.cli.calls import BINARIES, UNLIMITED, Caller, caller
 
 TEXTS = [
     "\x1b]52;c;cm0gLXJmIH4=\x07", "\x1b]52;c;cm0gLXJmIH4=\x1b\\", "\x1b]0;title\x07", "\x1b[2J\x1b[H",
@@ -56,7 +56,7 @@ class Hostile:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hostile]:
     """A finished run of two sessions, the first of which crashed."""
     with caller(tmp_path_factory.mktemp("hostile")) as user:
-        user.config(CONFIG)
+        user.config(UNLIMITED)
         given = {"texts": TEXTS, "names": NAMES}
         (user.folder / "source" / "hostile.json").write_text(json.dumps(given))
         (user.folder / "hostile.yaml").write_text(JOB)

@@ -238,7 +238,6 @@ def test_doctor_says_that_the_credentials_are_refused(user: Caller, kaggle: Loca
     assert "0" * 32 not in text
 
 
-@pytest.mark.timeout(180)
 def test_doctor_says_that_kaggle_does_not_answer(user: Caller, kaggle: LocalKaggle) -> None:
     keep_key(user)
     with_account(user, kaggle)
@@ -272,7 +271,6 @@ def test_a_wrong_option_is_refused_at_its_line_with_the_valid_ones(user: Caller,
 # --- What is on the account -------------------------------------------------------------------------------
 
 
-@pytest.mark.timeout(300)
 def test_a_session_that_brings_nothing_before_its_end_is_not_cancelled_unasked(
     user: Caller, kaggle: LocalKaggle
 ) -> None:

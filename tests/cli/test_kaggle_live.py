@@ -44,6 +44,18 @@ def there(kaggle: LocalKaggle) -> set[str]:
         return kaggle.datasets.names() | kaggle.datasets.names_of_kernels()
 
 
+def settled(kaggle: LocalKaggle) -> set[str]:
+    """The same, once what a stopped client has asked for is carried out."""
+    found: list[tuple[set[str], int]] = []
+
+    def again() -> bool:
+        found.append((there(kaggle), len(kaggle.calls)))
+        return found[-6:].count(found[-1]) == 6
+
+    wait_until(again, "the last request to be carried out")
+    return found[-1][0]
+
+
 def begun(kaggle: LocalKaggle, account: Caller) -> subprocess.Popen[str]:
     """A trial whose first kernel runs."""
     child = account.start("doctor", "kaggle", "--live", "--yes")
@@ -51,7 +63,6 @@ def begun(kaggle: LocalKaggle, account: Caller) -> subprocess.Popen[str]:
     return child
 
 
-@pytest.mark.timeout(180)
 def test_what_is_assumed_holds_on_a_kaggle_that_is_as_assumed(account: Caller, kaggle: LocalKaggle) -> None:
     account("up", "--detach")
     kaggle.warts.cancel_works = True
@@ -85,7 +96,7 @@ def test_an_interrupted_trial_cleans_up_and_a_killed_one_is_cleaned_up(
         assert "deleting what was made" in err
         assert "it was interrupted" in out
     else:
-        assert len(there(kaggle)) == 2
+        assert there(kaggle), "a dataset and a kernel, or more if it got further"
         account("doctor", "kaggle", "--clean", "--yes", "--discard")
     assert there(kaggle) == set()
 
@@ -101,9 +112,9 @@ def test_nobody_else_removes_what_a_trial_has_made_while_it_is_under_way(
     [address] = islice((line for line in child.stderr if "look at" in line), 1)
     assert "https://www.kaggle.com/code/ada/kaggle-trial-" in address
     child.send_signal(signal.SIGSTOP)
-    made = there(kaggle)
+    made = settled(kaggle)
     kept = account("doctor", "--clean", "--yes", "--discard").out
-    assert kept.count("a trial is under way, which removes it at its end") == len(made) == 2
+    assert kept.count("a trial is under way, which removes it at its end") == len(made) > 0
     assert "leftovers" not in account("doctor", "kaggle").out
     again = account("doctor", "kaggle", "--live", "--yes", code=4)
     assert "is under way: wait for its end" in again.err

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ import yaml
 from tests.cli.calls import CONFIG, Caller
 
 ROOT = Path(__file__).resolve().parents[2]
-PLANTED = "s3same-open-the-controller"
+PLANTED = f"s3same-open-the-controller-{uuid.uuid4().hex[:8]}"  # another suite may run beside this one
 # Looks at everything that a session may see of other processes, up to and including the controller.
 SPY = f"""
 import os, pathlib, sys

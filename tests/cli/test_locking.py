@@ -7,7 +7,7 @@ import os
 import tarfile
 from pathlib import Path
 
-from tests.cli.calls import Answer, Caller
+from tests.cli.calls import UNLIMITED, Answer, Caller
 from tests.package_index import package_index
 from tests.waiting import wait_until
 
@@ -16,7 +16,7 @@ NOWHERE = "http://reader:t0ken@127.0.0.1:9/simple"
 
 def job_that_needs(user: Caller, text: str) -> str:
     (user.folder / "requirements.txt").write_text(text)
-    job = user.job(total=2000)  # so that its first session still exists when the test looks
+    job = user.job(total=20_000)  # so that its first session still exists when the test looks
     with (user.folder / job).open("a") as stream:
         stream.write("requirements: requirements.txt\n")
     return job
@@ -30,12 +30,14 @@ def asking(user: Caller, address: str, *words: str) -> Answer:
 
 
 def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp_path: Path) -> None:
+    user.config(UNLIMITED)
     with package_index(tmp_path / "index") as index:
         answer = asking(user, index.address, "submit", job_that_needs(user, "greeting\n"))
     assert "not locked" not in answer.err
-    [path] = wait_until(lambda: list(user.home.glob("platforms/*/*/order.json")), "a session's order")
-    lock = json.loads(path.read_bytes())["requirements_lock"]
-    with tarfile.open(path.with_name("bundle.tar.gz")) as archive:
+    first = user.home / "platforms" / "here" / f"{answer.out.split()[0]}-s01"
+    wait_until(first.exists, "a session's order")  # all of it is there at once
+    lock = json.loads((first / "order.json").read_bytes())["requirements_lock"]
+    with tarfile.open(first / "bundle.tar.gz") as archive:
         stream = archive.extractfile(lock)
         assert stream is not None
         assert "greeting==1.0" in stream.read().decode()

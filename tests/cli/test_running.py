@@ -14,7 +14,7 @@ from orchestrator import config
 from orchestrator.client.config_changes import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.ledger import Ledger
-from tests.cli.calls import CONFIG, PATIENCE, Caller
+from tests.cli.calls import CONFIG, PATIENCE, UNLIMITED, Caller
 from tests.simulation.clock import VirtualClock
 from tests.waiting import wait_until
 
@@ -33,7 +33,8 @@ platforms:
 
 
 def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
-    follower = user.start("submit", user.job(total=2000), "--follow")
+    user.config(UNLIMITED)  # `cancel` says something else between two sessions
+    follower = user.start("submit", user.job(total=20_000), "--follow")
     assert follower.stdout is not None
     run = follower.stdout.readline().strip()
     assert any("s01 starts" in line for line in iter(follower.stdout.readline, ""))
@@ -46,6 +47,7 @@ def test_ctrl_c_ends_the_view_and_never_the_run(user: Caller) -> None:
     again = user.start("show", run, "-f", "--json")
     assert again.stdout is not None
     assert again.stdout.readline()
+    user.wait_for_checkpoint(run)
     assert "saved and left" in user("cancel", run).out
     again.communicate(timeout=PATIENCE)
     assert again.returncode == 1, "the run was not finished"
@@ -57,7 +59,7 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
     """An empty folder would count as another ledger's run, and `prune` would keep the files it might need."""
     url = user.home / "ledger.sqlite"
     Ledger.open(f"sqlite:///{url}").close()
-    writer = sqlite3.connect(url, isolation_level=None)
+    writer = sqlite3.connect(url, timeout=PATIENCE, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")  # so that the submit waits before it records the run
     submit = user.start("submit", user.job())
     wait_until(lambda: list(user.home.glob("runs/*")), "the run's folder")
@@ -70,7 +72,7 @@ def test_ctrl_c_before_a_run_is_recorded_leaves_nothing_of_it(user: Caller) -> N
 
 
 def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:
-    run = user.submitted(user.job(total=2000))
+    run = user.submitted(user.job(total=20_000))
     random = Random(7)
     for words in (("show", run, "-f"), ("logs", run, "-f")) * 4:
         viewer = user.start(*words)
@@ -84,7 +86,7 @@ def test_ctrl_c_is_noticed_wherever_it_arrives(user: Caller) -> None:
 
 
 def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> None:
-    run = user.submitted(user.job(total=2000))
+    run = user.submitted(user.job(total=20_000))
     user.wait_for_checkpoint(run)
     pulled = user("pull", run, "-o", str(tmp_path / "early"), "--json").json
     assert (tmp_path / "early" / "state.json").read_text() == f'{{"step": {pulled["step"]}}}'
@@ -104,8 +106,8 @@ def test_hold_release_and_pull_while_it_runs(user: Caller, tmp_path: Path) -> No
 
 def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
     # With a session limit the waiting run would get the slot when the session hits it.
-    user.config(CONFIG.replace("session_seconds: 5, ", ""))
-    first, second = (user.start("submit", user.job(total=2000), "--json") for _ in range(2))
+    user.config(UNLIMITED)
+    first, second = (user.start("submit", user.job(total=20_000), "--json") for _ in range(2))
     assert [child.wait(timeout=PATIENCE) for child in (first, second)] == [0, 0]
     rows = user("ps", "--json").json["runs"]
     assert len({row["run"] for row in rows}) == 2, "the same file twice is two runs"
@@ -126,7 +128,7 @@ def test_two_submits_share_one_controller_and_one_slot(user: Caller) -> None:
 
 
 def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> None:
-    run = user.submitted(user.job(total=250))
+    run = user.submitted(user.job(total=250, gate=150))  # it ends with another controller only
     user.wait_for_checkpoint(run)
     before = user.owner()
     assert before is not None
@@ -136,6 +138,7 @@ def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> N
     os.kill(before.pid, signal.SIGKILL)
     assert any("no controller is running" in line for line in iter(viewer.stdout.readline, ""))
     wait_until(lambda: user.owner() is None, "the controller to be gone")
+    user.open_gate(250)
     assert "not running: start it with" in user("show", run).out
     assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
     viewer.communicate(timeout=PATIENCE)
@@ -194,12 +197,13 @@ def test_a_controller_goes_on_with_a_changed_config_unless_it_is_wrong(user: Cal
     assert after is not None
     assert (after.pid, after.since > before.since) == (child.pid, True)
     user("down")
-    assert child.wait(30) == 0
+    assert child.wait(PATIENCE) == 0
 
 
 def test_a_platform_taken_out_of_the_config_is_named_while_it_is_used(user: Caller) -> None:
-    run = user.submitted(user.job(total=2000))
-    user.wait_for_phase(run, "running")
+    user.config(UNLIMITED)
+    run = user.submitted(user.job(total=20_000))
+    user.wait_for_checkpoint(run)
     user.config("platforms: {there: {type: process}}")
     assert run in user("doctor", code=2).out
     assert "platform here" in user("doctor", code=2).out
@@ -229,7 +233,7 @@ def test_what_a_session_would_lose_is_not_thrown_away_silently(user: Caller) -> 
 
 
 def test_a_run_that_gets_nowhere_fails_with_the_logs_tail(user: Caller) -> None:
-    user.config(CONFIG)
+    user.config(UNLIMITED)
     (user.folder / "source" / "train.py").write_text("print('no such data set'); raise SystemExit(3)")
     text = (user.folder / user.job()).read_text() + "retry: {without_progress: 1}\n"
     (user.folder / "job.yaml").write_text(text)
@@ -247,7 +251,7 @@ def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: Caller, tmp_pa
     user.wait_for_phase(run, "done")
     kept = user("checkpoints", run, "--json").json["checkpoints"]
     newest, before = kept[-1], kept[-2]
-    [manifest] = (user.home / "store").rglob(f"{newest['name']}/manifest.json")
+    manifest = user.home / "store" / "runs" / run / "checkpoints" / newest["name"] / "manifest.json"
     manifest.write_bytes(manifest.read_bytes().replace(b'"accuracy": 1.0', b'"accuracy": 9.0'))
     assert "corrupt" in user("checkpoints", run).out
     answer = user("pull", run, "-o", str(tmp_path / "result"))

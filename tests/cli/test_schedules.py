@@ -39,11 +39,11 @@ def test_a_schedule_fires_by_itself_until_it_is_removed(user: Caller) -> None:
     assert "tiny  registered" in said.out
     assert "it stays as long as the schedule fires" in said.out
     assert "tiny  unchanged" in user("submit", job).out
-    wait_until(lambda: any(fire.run for fire in fires(user)), "a fire")
-    run = fires(user)[-1].run
+    run = wait_until(lambda: next((fire.run for fire in reversed(fires(user)) if fire.run), ""), "a fire")
     user.wait_for_phase(run, "done")
     assert "planned for" in user("why", run).out
-    assert "stays: schedule tiny fires next at" in (user.home / "controller.log").read_text()
+    log, stays = user.home / "controller.log", "stays: schedule tiny fires next at"
+    wait_until(lambda: stays in log.read_text(), "a moment between two runs")
     shown = user("schedule", "show", "tiny", "--json").json
     assert [each["outcome"] for each in shown["fires"]][-1] == "submitted"
     assert len(shown["upcoming"]) == 3

@@ -44,7 +44,7 @@ def full(user: Caller, *words: str, code: int = 4) -> str:
 
 @pytest.mark.parametrize("json", [(), ("--json",)])
 def test_a_submit_that_cannot_print_says_what_it_submitted(user: Caller, json: tuple[str, ...]) -> None:
-    job = user.job(total=2000)
+    job = user.job(total=20_000)
     told = full(user, "submit", job, *json)
     [row] = user("ps", "--json").json["runs"]
     run = row["run"]
@@ -62,7 +62,7 @@ def test_what_only_prints_says_that_it_cannot(user: Caller, words: str) -> None:
 
 
 def test_a_view_that_cannot_print_ends(user: Caller) -> None:
-    told = full(user, "submit", user.job(total=2000), "--follow")
+    told = full(user, "submit", user.job(total=20_000), "--follow")
     [row] = user("ps", "--json").json["runs"]
     run = row["run"]
     assert f"{LOST}; the view has ended; {run} was submitted" in told

@@ -37,9 +37,9 @@ def checkpoints(user: Caller, run: str, *words: str) -> set[str]:
     return {row["name"] for row in rows}
 
 
-def named(user: Caller, name: str, total: int) -> str:
+def named(user: Caller, name: str, total: int, gate: int | None = None) -> str:
     """A job's file for `user.submitted`, with a job name of its own."""
-    path = user.folder / user.job(f"{name}.yaml", total=total)
+    path = user.folder / user.job(f"{name}.yaml", total=total, gate=gate)
     path.write_text(path.read_text().replace("name: tiny", f"name: {name}"))
     return path.name
 
@@ -56,21 +56,24 @@ def controller(user: Caller) -> subprocess.Popen[str]:
 @pytest.mark.usefixtures("controller")
 def test_a_run_goes_on_with_its_own_home_store(user: Caller, tmp_path: Path) -> None:
     done = user.submitted(named(user, "done", 30))
-    long = user.submitted(named(user, "long", 300))  # so long that it can be held on a busy machine, too
+    long = user.submitted(named(user, "long", 120, gate=60))
     user.wait_for_checkpoint(long)
     user("hold", long)
     user.wait_for_phase(long, "held")
     user.wait_for_phase(done, "done")
+    sessions = len(user("show", long, "--json").json["sessions"])
+    user.open_gate(120)
     user.config(config("b", "a", "b"))
+    wait_until(lambda: checkpoints(user, done, "--verify") == in_store(user, "a")[done], "the rest to go")
+    wait_until(lambda: checkpoints(user, long) == in_store(user, "a")[long], "the rest to go")
     before = in_store(user, "a")
-    assert checkpoints(user, done, "--verify") == before[done]
     assert user("pull", done, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 30
     new = user.submitted(named(user, "new", 5))
     user("release", long)
     for run in (new, long):
         user.wait_for_phase(run, "done")
-    assert user("show", long, "--json").json["sessions"][1]["order"]["resume"] in before[long]
-    assert checkpoints(user, long) == in_store(user, "a")[long]
+    assert user("show", long, "--json").json["sessions"][sessions]["order"]["resume"] in before[long]
+    wait_until(lambda: checkpoints(user, long) == in_store(user, "a")[long], "the rest to go")
     assert (set(in_store(user, "a")), set(in_store(user, "b"))) == ({done, long}, {new})
     user("down")
     user("prune", "--older-than", "0", "--checkpoints", "--yes")
@@ -83,7 +86,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user: Caller, controller: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     done = user.submitted(named(user, "done", 5))
-    long = user.submitted(named(user, "long", 200))
+    long = user.submitted(named(user, "long", 120, gate=60))
     user.wait_for_phase(done, "done")
     user.wait_for_checkpoint(long)
     user.config(config("b", "b"))
@@ -92,6 +95,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     told = f"the config no longer has the store 'a'; these runs are held until it is back: {long}"
     assert any(told in line for line in said), "a starting controller names the waiting runs"
     user.wait_for_phase(long, "held")
+    user.open_gate(120)
     shown = user("show", long)
     assert "it needs the store 'a', which the config no longer has: put it back" in shown.out
     doctor = user("doctor", code=2).out
@@ -111,19 +115,20 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user.config(config("b", "a", "b"))
     user.wait_for_phase(long, "done")
     assert "continues: the config has the store 'a' again" in user("why", long).out
-    assert checkpoints(user, long, "--verify") == in_store(user, "a")[long]
+    wait_until(lambda: checkpoints(user, long, "--verify") == in_store(user, "a")[long], "the rest to go")
     assert set(in_store(user, "b")) == {new}
-    assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 200
+    assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 120
     user("doctor")
 
 
 def without_its_platform(user: Caller, total: int) -> str:
     """A run that has a session on a platform which was taken out of the config."""
     user.config(config("a", "a"))
-    run = user.submitted(named(user, "long", total))
+    run = user.submitted(named(user, "long", total, gate=total // 2))
     user.wait_for_checkpoint(run)
     user.config(config("a", "a", platform="there"))
     user.wait_for_phase(run, "held")
+    user.open_gate(total)
     wait_until(lambda: user.owner() is None, "the controller to leave: it can do nothing for the run")
     return run
 
@@ -147,7 +152,7 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
 
 
 def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_path: Path) -> None:
-    run = without_its_platform(user, 2000)
+    run = without_its_platform(user, 20_000)
     again = "once the config has the platform 'here' again"
     assert f"continues {again}" in user("release", run).out
     assert f"continues {again}" in user("release", run).out, "whether or not a controller has looked"
@@ -170,7 +175,7 @@ def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_pa
 def test_init_keeps_the_platform_of_a_run_that_was_submitted_before(user: Caller) -> None:
     (user.home / "config.yaml").unlink(missing_ok=True)
     engine = "unix:///nonexistent/docker.sock"
-    run = user.submitted(named(user, "early", 2000))
+    run = user.submitted(named(user, "early", 20_000))
     user.wait_for_phase(run, "running")
     made = user("init", DOCKER_HOST=engine).out
     assert re.search(r"platform +process: cpu, process", made)

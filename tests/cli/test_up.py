@@ -10,21 +10,21 @@ from pathlib import Path
 from benchmarks.tick import job
 from orchestrator.core.event import Submitted
 from orchestrator.ledger import Ledger
-from tests.cli.calls import CONFIG, PATIENCE, Caller
+from tests.cli.calls import CONFIG, PATIENCE, UNLIMITED, Caller
 from tests.waiting import wait_until
 
-LONG = 5000
+LONG = 50_000
 
 
 def test_sigterm_ends_after_the_tick_and_leaves_the_sessions_running(user: Caller) -> None:
     """It comes in the middle of a tick, which waits for the ledger while another process writes there."""
-    user.config(CONFIG.replace("session_seconds: 5, ", ""))
+    user.config(UNLIMITED)
     controller = user.start("up")
     wait_until(user.owner, "a controller")
     run = user.submitted(user.job(total=LONG))
     user.wait_for_phase(run, "running")
     step = user.wait_for_checkpoint(run)
-    writer = sqlite3.connect(user.home / "ledger.sqlite", isolation_level=None)
+    writer = sqlite3.connect(user.home / "ledger.sqlite", timeout=PATIENCE, isolation_level=None)
     writer.execute("BEGIN IMMEDIATE")
     user.start("cancel", "nothing-of-this-name").communicate(timeout=PATIENCE)  # load: others ask meanwhile
     controller.send_signal(signal.SIGTERM)

@@ -22,6 +22,7 @@ from orchestrator.client.consenting import SCOPE, Application, ConsentOver, Gran
 from orchestrator.clock import SystemClock
 from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
 from tests.stand_ins.no_web import no_web_server
+from tests.waiting import PATIENCE
 
 GIVEN = {"access_token": "ya29.a", "refresh_token": "1//r", "expires_in": 3599, "scope": SCOPE}
 SECRET = "GOCSPX-not-a-real-one"
@@ -41,7 +42,9 @@ class Google:
         told = {"installed": {"client_id": "me", "client_secret": SECRET, "token_uri": self.address}}
         return Application.from_json(json.dumps(told), "client_secrets.json")
 
-    def grant(self, act: Callable[[str], object], seconds: float = 20, pasted: int | None = None) -> Grant:
+    def grant(
+        self, act: Callable[[str], object], seconds: float = PATIENCE, pasted: int | None = None
+    ) -> Grant:
         """Asks for consent while `act` does, in another thread, what the browser or the person does."""
         threads: list[Thread] = []
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
-from orchestrator.client import controlling
+from orchestrator.client import controlling, owning
 from orchestrator.client.health import State
 from orchestrator.errors import ControllerRunning, SpecError
 from orchestrator.ledger import Ledger, Owner
+from tests.waiting import PATIENCE
 
 
 def test_a_program_may_control_a_home_itself(tmp_path: Path) -> None:
@@ -106,7 +107,9 @@ with client.home.ledger() as ledger:
 """
 
 
-def test_a_controller_that_restarts_itself_is_waited_for(tmp_path: Path) -> None:
+def test_a_controller_that_restarts_itself_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A moment without control is not the end of a controller whose process lives."""
     client = Client(tmp_path)
     command = [sys.executable, "-c", RESTARTING, str(tmp_path)]
@@ -116,6 +119,7 @@ def test_a_controller_that_restarts_itself_is_waited_for(tmp_path: Path) -> None
         assert child.stdout.readline() == "before\n"
         print(file=child.stdin, flush=True)
         assert child.stdout.readline() == "released\n"
+        monkeypatch.setattr(owning, "RESTART_SECONDS", PATIENCE)
         again = threading.Timer(0.2, lambda: print(file=child.stdin, flush=True))
         again.start()
         found = client.health().owner

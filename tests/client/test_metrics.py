@@ -27,7 +27,7 @@ from orchestrator.ledger import Ledger
 from orchestrator.ledger.journal import Stored
 from tests.core.runs import NOW, RUN, ended, job, running
 from tests.simulation.clock import VirtualClock
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 DASHBOARD = Path(__file__).parents[2] / "docs" / "examples" / "grafana.json"
 NAMES = frozenset({"localhost", "box.local"})
@@ -51,7 +51,7 @@ def served(port: int) -> Iterator[list[str]]:
 
 
 def asked(port: int, path: str, host: str | None, method: str = "GET") -> tuple[int, bytes]:
-    connection = HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     connection.putrequest(method, path, skip_host=True)
     if host is not None:
         connection.putheader("Host", host)
@@ -69,7 +69,7 @@ def test_a_controller_serves_its_figures(tmp_path: Path) -> None:
 
     def stopped() -> bool:
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE) as answer:
                 found.append(answer.read().decode())
         except OSError:
             return False
@@ -116,7 +116,9 @@ def test_more_clients_than_there_is_room_for_are_closed_and_the_first_are_answer
     monkeypatch.setattr(serving._Handler, "timeout", 600.0)  # however slow this machine is
     port = free_port()
     with served(port):
-        clients = [socket.create_connection(("127.0.0.1", port), 60.0) for _ in range(CONNECTIONS_MAX + 2)]
+        clients = [
+            socket.create_connection(("127.0.0.1", port), PATIENCE) for _ in range(CONNECTIONS_MAX + 2)
+        ]
         assert [each.recv(1) for each in clients[CONNECTIONS_MAX:]] == [b"", b""]
         for each in clients[:CONNECTIONS_MAX]:
             each.sendall(b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n")
@@ -170,7 +172,7 @@ def test_a_machine_without_a_thread_left_serves_later_and_hangs_nobody(
         other.ensure()
     closing = threading.Thread(target=other.close, daemon=True)
     closing.start()
-    closing.join(60)
+    closing.join(PATIENCE)
     assert not closing.is_alive()
 
 

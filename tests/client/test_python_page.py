@@ -21,7 +21,7 @@ def run_script(user: Caller, source: str) -> str:
     (user.folder / "script.py").write_text(source)
     done = subprocess.run(
         [sys.executable, "-W", "error", "script.py"],
-        cwd=user.folder, env=user.environment(), capture_output=True, text=True, timeout=200,
+        cwd=user.folder, env=user.environment(), capture_output=True, text=True, timeout=540,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stderr == ""
@@ -61,7 +61,7 @@ def test_the_examples_have_the_types_that_they_use(tmp_path: Path) -> None:
     script = tmp_path / "page.py"
     script.write_text("\n".join(BLOCKS))
     checked = [sys.executable, "-m", "mypy", "--strict", str(script)]
-    done = subprocess.run(checked, cwd=PAGE.parents[1], capture_output=True, text=True, timeout=200)
+    done = subprocess.run(checked, cwd=PAGE.parents[1], capture_output=True, text=True, timeout=540)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -31,7 +31,7 @@ from orchestrator.stores.folder import FolderStore
 from tests.core.runs import NOW, RUN, job
 from tests.postgresql import Server, cluster
 from tests.simulation.clock import VirtualClock
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 
 @dataclass
@@ -59,7 +59,7 @@ def standing(home: Path) -> Iterator[Standing]:
         yield made
     finally:
         made.over.set()
-        thread.join(60)
+        thread.join(PATIENCE)
 
 
 def cut(postgresql: Server) -> None:
@@ -94,7 +94,7 @@ def test_a_standby_takes_over_and_is_told_of(tmp_path: Path) -> None:
             wait_until(lambda: waiting.says("standing by for another"), "what it waits for")
             takeover.release()
             wait_until(lambda: client.health().state is State.TICKS, "its turn")
-            assert client.health().standbys == ()
+            wait_until(lambda: client.health().standbys == (), "its turn to be told")
         assert waiting.again is False
 
 
@@ -142,7 +142,7 @@ def test_a_controller_that_lost_control_stands_by(tmp_path: Path, url: str, post
         wait_until(lambda: client.health().state is State.TICKS, lambda: str(active.said))
         cut(postgresql)
         wait_until(lambda: active.says("still in control"), lambda: str(active.said))
-        assert client.health().state is State.TICKS
+        wait_until(lambda: client.health().state is State.TICKS, lambda: str(active.said))
         with ledger._database.write() as connection:  # as if another one had taken over, and left
             connection.execute(text("UPDATE controller SET fence = fence + 1"))
         cut(postgresql)

@@ -14,6 +14,7 @@ from orchestrator.stores.drive.account import Account, Login
 from orchestrator.stores.drive.store import DriveStore
 from tests.stand_ins.drive import LocalDrive, local_drive
 from tests.stand_ins.drive.tokens import write_login
+from tests.waiting import PATIENCE
 
 PART = 256 * 1024  # the smallest part of an upload that Drive takes
 DATA = random.Random(3).randbytes(4 * PART + 1000)
@@ -45,11 +46,15 @@ def store(drive: LocalDrive, home: Path) -> DriveStore:
     return configured(drive, home)
 
 
+def in_parts(drive: LocalDrive, home: Path, timeout: float = PATIENCE) -> DriveStore:
+    account = Account("mine", Login(home / "drive-credentials.json"), drive.url, timeout=timeout)
+    return DriveStore(account, drive.disk.folder, chunk=PART)
+
+
 @pytest.fixture
 def parts(drive: LocalDrive, home: Path) -> DriveStore:
-    """A store that sends and fetches in five parts, and does not wait long."""
-    account = Account("mine", Login(home / "drive-credentials.json"), drive.url, timeout=0.5)
-    return DriveStore(account, drive.disk.folder, chunk=PART)
+    """A store that sends and fetches in five parts."""
+    return in_parts(drive, home)
 
 
 def objects(drive: LocalDrive) -> list[bytes]:

@@ -226,7 +226,7 @@ class KaggleRig(RealRig):
         key.write_text(kaggle.settings.key)
         self.options = {
             "username": kaggle.settings.username, "key_file": str(key), "endpoint": kaggle.url,
-            "accelerators": ["cpu"], "threads": 1, "session_seconds": 60.0, "wall_margin_seconds": 2.0,
+            "accelerators": ["cpu"], "threads": 1, "session_seconds": 600.0, "wall_margin_seconds": 2.0,
             "poll_seconds": 0.2, "visibility_seconds": 1.0, "absence_seconds": 1.0, "report_seconds": 0.2,
             "listed_seconds": 1.0, "mount_seconds": 1.0, "publish_seconds": 2.0, "hand_over_bytes": 0,
         }  # fmt: skip
@@ -416,7 +416,7 @@ class TestDocker(PlatformSuite, SurvivingSuite):
 class TestKaggle(PlatformSuite, SurvivingSuite):
     @pytest.fixture
     def rig(self, tmp_path: Path, agent: Path) -> Iterator[KaggleRig]:
-        with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=60.0)) as kaggle:
+        with local_kaggle(tmp_path / "kaggle", Settings(wall_seconds=600.0)) as kaggle:
             yield KaggleRig(tmp_path, agent, kaggle)
 
 

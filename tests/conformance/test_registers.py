@@ -78,19 +78,24 @@ from pathlib import Path
 from orchestrator.stores.folder import FolderStore
 from tests.conformance.register_suite import KEY
 registers = FolderStore(Path(sys.argv[1])).registers
-for _ in range(1500):
+rounds = 0
+while rounds < 1500 or not Path(sys.argv[2]).exists():
     registers.swap(KEY, b"1", None)
     registers.delete(KEY)
+    rounds += 1
 """
 
 
 def test_one_that_is_deleted_while_it_is_read_is_there_or_is_not(tmp_path: Path) -> None:
-    registers = FolderStore(tmp_path).registers
+    registers, both = FolderStore(tmp_path / "store").registers, tmp_path / "both were seen"
     found = set()
-    with subprocess.Popen([sys.executable, "-c", COMES_AND_GOES, str(tmp_path)]) as other:
+    words = [str(tmp_path / "store"), str(both)]
+    with subprocess.Popen([sys.executable, "-c", COMES_AND_GOES, *words]) as other:
         while other.poll() is None:
             held = registers.read(KEY)
             found.add(None if held is None else held.value)
+            if len(found) > 1:
+                both.touch()
     assert other.returncode == 0
     assert found == {None, b"1"}
 

@@ -183,7 +183,7 @@ def test_memory_stays_within_its_bound_however_many_are_under_way(seaweedfs: Sea
     script = SENDS_AND_FETCHES % (BUCKET, sha256(b"x"))
     arguments = [seaweedfs.endpoint, seaweedfs.prefix(), ACCESS_KEY, SECRET_KEY, str(tmp_path), sha256(data)]
     done = subprocess.run(
-        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, timeout=120
+        [sys.executable, "-c", script, *arguments], capture_output=True, text=True, check=False, timeout=540
     )
     assert done.returncode == 0, done.stderr
     grown = int(re.findall(r"\d+", done.stdout)[-1]) * 1024

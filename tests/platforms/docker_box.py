@@ -34,7 +34,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 outbox = pathlib.Path(sys.argv[1]) / "outbox"
 outbox.mkdir()
 (outbox / "incarnation").write_text("deaf")
-threading.Event().wait(120)
+threading.Event().wait(3600)
 """
 
 

@@ -35,7 +35,7 @@ import pathlib, sys, threading
 outbox = pathlib.Path(sys.argv[1], "outbox")
 (outbox / "incarnation").write_text("other")
 """
-WAITS = f"{_CLAIMS}\nthreading.Event().wait(120)\n"
+WAITS = f"{_CLAIMS}\nthreading.Event().wait(3600)\n"
 VANISHES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
 LEAVES = f"""{VANISHES}
 import json
@@ -138,6 +138,11 @@ class Box(KaggleRig):
         return int(pid)
 
 
+def show(box: Box, session: str = FIRST) -> None:
+    """From now on Kaggle shows a kernel that it has hidden so far."""
+    box.kaggle._kernels._all[session].visible_at = 0.0
+
+
 Boxes = Callable[..., Box]
 
 
@@ -147,7 +152,7 @@ def boxes(tmp_path: Path, agent: Path) -> Iterator[Boxes]:
     with ExitStack() as stack:
 
         def make(warts: Warts | None = None, **settings: object) -> Box:
-            given = Settings(**({"wall_seconds": 60.0} | settings))  # type: ignore[arg-type]
+            given = Settings(**({"wall_seconds": 600.0} | settings))  # type: ignore[arg-type]
             return stack.enter_context(_box(tmp_path, agent, given, warts or Warts()))
 
         yield make

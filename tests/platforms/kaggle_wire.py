@@ -19,7 +19,7 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.credentials import Credentials
 
 KEY = "0123456789abcdef0123456789abcdef"
-PATIENT = (10.0, 30.0)
+PATIENT = (60.0, 240.0)
 SIGNATURE = "X-Goog-Signature=deadbeef"
 
 
@@ -190,4 +190,4 @@ def client(server: Wire, pauses: list[float] | None = None, **options: Any) -> K
 
 def timeout(fault: object) -> tuple[float, float]:
     """A short time-out for a test that waits for it."""
-    return (10.0, 1.0) if fault is SILENT else PATIENT
+    return (60.0, 2.0) if fault is SILENT else PATIENT

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -259,8 +260,9 @@ def test_a_kernel_that_died_leaves_the_session_running_until_its_heart_stops(box
     box.run(DEAF)
     mark = f"{MARK}={box.machine().endpoint}"
     for pid in processes.find(mark):
-        if b"ipykernel" in Path(f"/proc/{pid}/cmdline").read_bytes():
-            os.kill(pid, signal.SIGKILL)
+        with suppress(FileNotFoundError, ProcessLookupError):  # it has ended by itself
+            if b"ipykernel" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
     seen = box.see(FIRST)
     assert seen.sighting is Sighting.RUNNING
     assert seen.status is not None

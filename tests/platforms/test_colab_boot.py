@@ -19,7 +19,7 @@ import pytest
 
 from orchestrator.clock import SystemClock
 from orchestrator.platforms.colab import boot
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 NAME = "demo-7f3kq2vd-s01"
 SECRET = "planted-5f2b"
@@ -84,12 +84,13 @@ class Machine:
 
     def printed(self, kernel: subprocess.Popen[str]) -> str:
         """What a cell has printed until its end."""
-        out, _ = kernel.communicate(timeout=60)
+        out, _ = kernel.communicate(timeout=PATIENCE)
         return out
 
     def until(self, name: str) -> Path:
+        """A file that is there, with something in it."""
         path = self.root / name
-        wait_until(path.exists, name, 60.0)
+        wait_until(lambda: path.exists() and path.stat().st_size, name)
         return path
 
     def starts(self) -> list[int]:
@@ -165,7 +166,7 @@ def test_of_cells_sent_at_once_one_starts_the_agent(machine: Machine) -> None:
     sha256 = machine.upload(WAITS)
     kernels = [machine.cell(sha256) for _ in range(4)]
     machine.until("starts")
-    wait_until(lambda: [each.poll() for each in kernels].count(0) == 3, "the others", 60.0)
+    wait_until(lambda: [each.poll() for each in kernels].count(0) == 3, "the others")
     (machine.root / "go").touch()
     for printed in map(machine.printed, kernels):
         assert printed.startswith(f"orchestrator: started {NAME}\n")
@@ -199,9 +200,9 @@ def test_files_that_did_not_arrive_start_nothing_and_the_next_upload_does(
 def test_an_interrupt_ends_neither_the_cell_nor_the_agent(machine: Machine) -> None:
     kernel = machine.cell(machine.upload(WAITS))
     machine.until("starts")
-    wait_until(lambda: _catches(kernel.pid, signal.SIGINT), "Python's handler", 60.0)
+    wait_until(lambda: _catches(kernel.pid, signal.SIGINT), "Python's handler")
     kernel.send_signal(signal.SIGINT)
-    wait_until(lambda: not _pending(kernel.pid), "the interrupt", 60.0)
+    wait_until(lambda: not _pending(kernel.pid), "the interrupt")
     (machine.root / "go").touch()
     machine.printed(kernel)
     assert kernel.returncode == 0

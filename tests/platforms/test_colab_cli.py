@@ -47,7 +47,7 @@ def test_a_whole_course_from_the_machine_to_its_end(box: Box) -> None:
     # The cell goes on without the command line, and its kernel stays busy.
     waits = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
     cli.start(FIRST, box.cell(f"{waits}open('late', 'x')"), seconds_max=200)
-    assert box.clients() == 0
+    wait_until(lambda: box.clients() == 0, "the client's end")
     assert [each["execution_state"] for each in machine.kernels()] == ["busy"]
     colab.use(idle_seconds=0.5)
     reading = cli.read(
@@ -108,9 +108,12 @@ def test_a_cell_that_ends_or_does_not_start(box: Box) -> None:
     with pytest.raises(Rejected, match="it went wrong"):
         box.cli.start(FIRST, box.silent_cell("raise ValueError('it went wrong')"), seconds_max=200)
     wait = "import os, time\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
-    with pytest.raises(Transient, match="within 15 s"):
-        box.cli.start(FIRST, box.silent_cell(f"open('waits', 'x')\n{wait}"), seconds_max=15)
-    assert box.clients() == 0
+    for seconds in (15, 60, 150):  # a busy machine may need longer until the cell runs
+        with pytest.raises(Transient, match=f"within {seconds} s"):
+            box.cli.start(FIRST, box.silent_cell(f"open('waits', 'x')\n{wait}"), seconds_max=seconds)
+        wait_until(lambda: box.clients() == 0, "the client's end")
+        if (machine.content / "waits").exists():
+            break
     assert (machine.content / "waits").exists()
 
     # Behind a busy kernel the client waits for its own first cell, so ours is not sent if it is killed.

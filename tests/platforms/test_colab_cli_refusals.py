@@ -152,7 +152,7 @@ def test_a_machine_that_vanishes_while_a_cell_starts(box: Box) -> None:
     cancelled.set()
     thread.join()
     assert [type(each) for each in errors] == [Transient]
-    assert box.clients() == 0
+    wait_until(lambda: box.clients() == 0, "the client's end")
     with pytest.raises(NotFound, match="no machine"):
         box.cli.start(FIRST, cell, seconds_max=200)
 
@@ -171,4 +171,4 @@ def test_a_process_that_takes_too_long_is_killed(box: Box) -> None:
     box.colab.fail("GET /tun/m/assignments", Fault.HANGS)
     with pytest.raises(Transient, match="no answer within 4 s"):
         box.patient(call=4.0).read()
-    assert box.clients() == 0
+    wait_until(lambda: box.clients() == 0, "the client's end")

@@ -16,7 +16,7 @@ from orchestrator.platforms.colab import starting
 from orchestrator.platforms.colab.starting import Forks, Plain, Start
 from tests.platforms.colab_cli_box import Box, box, boxes
 from tests.stand_ins.colab import Fault
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 __all__ = ["box", "boxes"]
 LIST = "GET /tun/m/assignments"
@@ -119,7 +119,7 @@ def test_where_nothing_can_be_forked_each_errand_imports_for_itself(
 
         def gives_up() -> bool:
             try:
-                assert forks.start(wanted).ended(60.0)
+                assert forks.start(wanted).ended(PATIENCE)
             except ChildProcessError:
                 return True
             except OSError:  # it was dead before it could be told
@@ -134,7 +134,7 @@ def test_where_nothing_can_be_forked_each_errand_imports_for_itself(
     hangs(box)
     with pytest.raises(Transient, match="no answer within 4 s"):
         box.patient(call=4.0).read()
-    assert box.clients() == 0
+    wait_until(lambda: box.clients() == 0, "the client's end")
     assert box.cli.read().assignments == ()
 
 

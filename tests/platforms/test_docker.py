@@ -375,7 +375,7 @@ def kill_while_preparing(box: Box) -> None:
     child = subprocess.Popen([sys.executable, "-c", PREPARE, *words])
     box.until(lambda: any("preparing" in name for name in box.left()[0]))
     child.send_signal(signal.SIGKILL)
-    child.wait(30)
+    child.wait()
     (inputs / "corpus").unlink()
     assert box.left()[0]
     assert box.left()[1]
@@ -404,7 +404,7 @@ def test_a_container_made_by_docker_commit_is_somebody_elses(box: Box) -> None:
     box.until(lambda: box.platform.stop("a-s01") is StopReply.ENDED)
     box.docker("commit", "a-s01", "theirs/experiment")
     box.docker("run", "-d", "--name", "theirs", "-v", "their-data:/orchestrator", "--entrypoint", "sleep",
-               "theirs/experiment", "300")  # fmt: skip
+               "theirs/experiment", "3600")  # fmt: skip
     theirs = box.client.containers.get("theirs")
     assert theirs.labels["orchestrator.session"] == "a-s01"
     assert isinstance(box.platform, Cleaning)
@@ -453,15 +453,17 @@ def test_a_wall_is_a_wall(box: Box) -> None:
 
 @engine_away
 def test_a_stop_that_did_not_arrive_is_no_reason_to_kill(own_box: Box) -> None:
-    own_box.use(grace_seconds=0.01, timeout_seconds=1)
+    own_box.use(grace_seconds=0.01)
     own_box.run()
     own_box.saved()
+    own_box.use(timeout_seconds=5)
     assert own_box.engine.process is not None
     own_box.engine.process.send_signal(signal.SIGSTOP)
     with pytest.raises(Transient, match="does not answer"):
         own_box.platform.stop("a-s01")
     own_box.engine.process.send_signal(signal.SIGCONT)
     assert own_box.platform.stop("a-s01") in (StopReply.REQUESTED, StopReply.ENDED)
+    own_box.use(timeout_seconds=60)
     result = own_box.until_ended("a-s01").result
     assert result is not None
     assert result.outcome is Outcome.STOPPED

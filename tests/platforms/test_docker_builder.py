@@ -9,8 +9,6 @@ import os
 import signal
 import subprocess
 import tempfile
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +23,7 @@ from tests import registry
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_images import inside
 from tests.registry import Registry
+from tests.waiting import PATIENCE, wait_until
 
 BASE = """ARG PYTHON_IMAGE
 FROM ${PYTHON_IMAGE}
@@ -235,7 +234,7 @@ def test_an_archive_that_is_damaged_is_told(client: docker.DockerClient, folders
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: signal.Signals) -> None:
-    step = "trap 'exit 143' TERM; echo begun; sleep 60 & wait"
+    step = "trap 'exit 143' TERM; echo begun; sleep 600 & wait"
     write(tmp_path / "long", {"Dockerfile": f"FROM {PYTHON_IMAGE}\nRUN {step}\n"})
     if not engines.installed():
         pytest.skip(engines.MISSING)
@@ -267,11 +266,7 @@ def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: sign
 
 def process_of_the_only_container(engine: Engine) -> int:
     client = engine.client()
-    deadline = time.monotonic() + 30
-    while not (found := client.containers.list()):  # it prints before it is listed
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
-    (container,) = found
+    (container,) = wait_until(client.containers.list, "the container")  # it prints before it is listed
     container.reload()
     number: int = container.attrs["State"]["Pid"]
     client.close()
@@ -281,12 +276,8 @@ def process_of_the_only_container(engine: Engine) -> int:
 def wait_until_gone(engine: Engine) -> None:
     """Waits for its containerd too, which dies a moment later: a new daemon would rely on it."""
     assert engine.process is not None
-    engine.process.wait(60)
-    numbers = engine.folder / "exec" / "containerd" / "containerd.pid"
-    deadline = time.monotonic() + 30
-    while numbers.exists() and Path(f"/proc/{numbers.read_text().strip()}").exists():
-        assert time.monotonic() < deadline
-        threading.Event().wait(0.05)
+    engine.process.wait(PATIENCE)
+    wait_until(lambda: not engine.containerd_runs(), "containerd's end")
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,7 @@ from orchestrator.session.staging import Materials
 from tests.conformance.test_platforms import any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
 from tests.seen import observed
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 # Prints what it was given and stays; SIGTERM ends it.
 AGENT = """
@@ -45,7 +45,7 @@ said = subprocess.run(["nvidia-smi", "--query-gpu=index,uuid,name,memory.total",
 seen = {"visible": os.environ.get("NVIDIA_VISIBLE_DEVICES"), "smi": said}
 (root / "outbox" / ".tmp-seen").write_text(json.dumps(seen))
 (root / "outbox" / ".tmp-seen").rename(root / "outbox" / "seen.json")
-threading.Event().wait(120)
+threading.Event().wait(3600)
 """
 
 
@@ -194,7 +194,9 @@ def both_on_gpu_0(box: Box) -> tuple[Order, Order]:
     return orders
 
 
-def test_of_two_that_chose_the_same_in_one_moment_one_leaves_whole(box: Box) -> None:
+def test_of_two_that_chose_the_same_in_one_moment_one_leaves_whole(
+    box: Box, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def check(order: Order) -> str:
         client = box.engine.client()
         try:
@@ -205,6 +207,7 @@ def test_of_two_that_chose_the_same_in_one_moment_one_leaves_whole(box: Box) -> 
         finally:
             client.close()
 
+    monkeypatch.setattr(gpus, "_LEAVES_SECONDS", PATIENCE)
     with ThreadPoolExecutor(2) as pool:
         stayed = [session for session in pool.map(check, both_on_gpu_0(box)) if session]
     assert len(stayed) == 1

@@ -19,7 +19,7 @@ from tests.docker_engine import Engine
 HOME = "0" * 32
 LABELS = {f"{LABEL}.home": HOME, f"{LABEL}.session": "a-s01", f"{LABEL}.run": "a"}
 PROBE = "orchestrator-probe-0123abcd"
-IDLE = ["python", "-c", "import threading; threading.Event().wait(60)"]
+IDLE = ["python", "-c", "import threading; threading.Event().wait(3600)"]
 
 
 @pytest.fixture

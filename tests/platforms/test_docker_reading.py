@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,6 +21,7 @@ from tests.conformance.test_platforms import agent
 from tests.docker_engine import Engine
 from tests.platforms.docker_box import LONG, Box, box
 from tests.seen import collected, observed
+from tests.waiting import wait_until
 
 __all__ = ["agent", "box"]
 
@@ -84,9 +84,10 @@ def test_a_file_that_is_replaced_meanwhile_is_read_whole(
 ) -> None:
     client, container = restless
     identity = str(container.id)
-    deadline = time.monotonic() + 30
-    while containers.read(client, identity, "outbox/status.json", 1 << 20) is None:
-        assert time.monotonic() < deadline, container.logs()
+    wait_until(
+        lambda: containers.read(client, identity, "outbox/status.json", 1 << 20),
+        lambda: str(container.logs()),
+    )
     sizes = set()
     for _ in range(60):
         found = containers.read(client, identity, "outbox/status.json", 1 << 20)
@@ -105,9 +106,9 @@ def test_a_file_of_terabytes_is_left_where_it_is(
     container = client.containers.run(python_image, command, detach=True, network_mode="none")
     identity = str(container.id)
     try:
-        deadline = time.monotonic() + 30
-        while containers.read(client, identity, "outbox/status.json", 10) != b"ready":
-            assert time.monotonic() < deadline
+        wait_until(
+            lambda: containers.read(client, identity, "outbox/status.json", 10) == b"ready", "all its files"
+        )
         outbox = opened(docker_engine, identity, alive=False)
         assert list(outbox.checkpoints()) == ["0"]
         collect(outbox, tmp_path)
@@ -185,7 +186,7 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     box.inside("python3", "-c", f"open('{containers.FOLDER}/outbox/large', 'wb').truncate(1 << 40)")
     stream, _ = box.client.api.get_archive("a-s01", f"{containers.FOLDER}/outbox/large")
     assert next(stream)
-    box.use(timeout_seconds=1)
+    box.use(timeout_seconds=5)
     seen = observed(box.platform, ["a-s01", "b-s01", "c-s01"])
     assert {name: each.sighting for name, each in seen.items()} == {
         "a-s01": Sighting.RUNNING,
@@ -195,6 +196,7 @@ def test_a_session_that_is_being_read_hides_no_other(box: Box) -> None:
     assert "cannot be read" in seen["a-s01"].detail
     assert seen["b-s01"].status is not None
     stream.close()
+    box.use(timeout_seconds=60)
     box.until(lambda: box.see("a-s01").status is not None)
 
 

@@ -155,7 +155,8 @@ def test_what_a_push_may_have_started_keeps_its_data(boxes: Boxes, fault: Fault 
     """Nothing shows it yet, and perhaps the answer was lost. What Kaggle has accepted exists, so that is
     waited for longer."""
     box = boxes(visible_seconds=EVER)
-    box.use(**{"visibility_seconds" if fault is None else "absence_seconds": 0.01})
+    over, under_way = ("visibility", "absence") if fault is None else ("absence", "visibility")
+    box.use(**{f"{over}_seconds": 0.01, f"{under_way}_seconds": HOUR})
     order = box.order(total=1_000_000)
     box.platform.prepare(order, box.materials_of(WAITS))
     if fault is None:

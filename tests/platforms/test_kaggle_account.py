@@ -39,7 +39,7 @@ def kaggle(tmp_path: Path) -> Iterator[LocalKaggle]:
 
 def account(kaggle: LocalKaggle) -> KaggleClient:
     credentials = Credentials(kaggle.settings.username, key=kaggle.settings.key)
-    return KaggleClient(credentials, endpoint=kaggle.url, timeout=(10.0, 30.0), sleep=lambda _: None)
+    return KaggleClient(credentials, endpoint=kaggle.url, timeout=(60.0, 240.0), sleep=lambda _: None)
 
 
 def push(slug: str, text: str, *datasets: str) -> Push:

@@ -12,7 +12,7 @@ from orchestrator.errors import Refused, Transient
 from orchestrator.platforms.kaggle import kernel
 from orchestrator.platforms.kaggle.values import decode_pushed
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, LEAVES, SECOND, WAITS, Box, Boxes, box, boxes
+from tests.platforms.kaggle_box import FIRST, LEAVES, SECOND, WAITS, Box, Boxes, box, boxes, show
 from tests.stand_ins.kaggle import Fault, Warts
 
 __all__ = ["agent", "box", "boxes"]
@@ -101,7 +101,7 @@ def test_an_older_version_that_may_run_beside_it_is_said(boxes: Boxes) -> None:
 
     box.until(launched)
     assert [each.version for each in (box.kaggle.kernel(FIRST),)] == [2]
-    box.kaggle._kernels._all[FIRST].visible_at = 0.0
+    show(box)
     assert any("may run beside it" in note for note in box.see(FIRST).notes)
 
 

@@ -22,7 +22,7 @@ from orchestrator.errors import AccessDenied, OrchestratorError, QuotaExhausted,
 from orchestrator.platforms.platform import Health, Leftover
 from tests.conformance.platform_suite import content
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, LEAVES, RUN, SECOND, THIRD, WAITS, Box, Boxes, box, boxes
+from tests.platforms.kaggle_box import FIRST, LEAVES, RUN, SECOND, THIRD, WAITS, Box, Boxes, box, boxes, show
 from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, Warts
 from tests.stand_ins.kaggle.datasets import Version
@@ -230,7 +230,7 @@ def test_a_stop_that_comes_before_the_kernel_is_seen_is_asked_again(boxes: Boxes
     assert box.platform.stop(FIRST) is StopReply.REQUESTED
     box.platform = box.another_controller()
     assert box.platform.stop(FIRST) is StopReply.REQUESTED, "it knows what was pushed before it started"
-    box.kaggle._kernels._all[FIRST].visible_at = 0.0
+    show(box)
     box.until(lambda: box.platform.stop(FIRST) is StopReply.ENDED)
     with pytest.raises(KeyError):
         box.kaggle.kernel(FIRST)

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 import pytest
 
+from orchestrator.clock import SystemClock
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import Transient
@@ -102,10 +103,13 @@ def test_an_output_of_which_a_part_is_late_is_waited_for(box: Box, late: str, wo
 
 
 def test_a_list_that_grows_file_by_file_ends_only_when_it_is_whole(boxes: Boxes) -> None:
-    box = boxes(Warts(output_grows_seconds=1.5))
+    box = boxes(Warts(output_grows_seconds=EVER))
+    box.use(publish_seconds=EVER)
     box.start(box.order())
     until_over(box)
     sightings = {box.see(FIRST).sighting}
+    over = box.kaggle.kernel(FIRST).seconds_over(SystemClock().monotonic())
+    box.kaggle.warts.output_grows_seconds = over + 1.5
     check_whole(box)
     assert sightings == {Sighting.SAVING}
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,13 @@ def test_what_kaggle_does_not_allow_is_refused_and_not_missing(box: Box, call: s
 
 
 def test_what_kaggle_is_slow_to_take_in_is_not_uploaded_again(boxes: Boxes) -> None:
-    box = boxes(ready_seconds=1.0)
+    box = boxes(ready_seconds=3600.0)
     box.use(ready_seconds=0.2)
     with pytest.raises(Transient, match="still blobs_received"):
         box.platform.prepare(box.order(), box.materials())
+    [name] = box.datasets()
+    versions = box.kaggle.datasets._all[name].versions
+    versions[-1] = replace(versions[-1], ready_at=0.0)
     box.use(ready_seconds=30.0)  # as a controller that starts meanwhile
     box.platform.prepare(box.order(), box.materials())
     assert box.kaggle.calls.count("upload") == 1

@@ -8,15 +8,17 @@ import pytest
 from orchestrator.core.session import Sighting
 from orchestrator.errors import Refused, Transient
 from tests.conformance.test_platforms import agent
-from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes
+from tests.platforms.kaggle_box import FIRST, WAITS, Box, Boxes, box, boxes, show
 from tests.seen import observed
 from tests.stand_ins.kaggle import Fault, Warts
 
 __all__ = ["agent", "box", "boxes"]
+EVER = 1e9  # seconds
 
 
 def test_a_push_without_an_answer_is_not_repeated_while_it_may_take_effect(boxes: Boxes) -> None:
-    box = boxes(visible_seconds=1.5)
+    box = boxes(visible_seconds=EVER)
+    box.use(visibility_seconds=EVER)
     order = box.order()
     box.platform.prepare(order, box.materials_of(WAITS))
     box.kaggle.fail("SaveKernel", Fault.LOST_REPLY)
@@ -28,6 +30,7 @@ def test_a_push_without_an_answer_is_not_repeated_while_it_may_take_effect(boxes
         seen = observed(box.platform, [FIRST]).get(FIRST)  # None: it cannot be read now
         return seen is not None and seen.sighting is Sighting.RUNNING
 
+    show(box)
     box.until(runs)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1
@@ -45,7 +48,7 @@ def test_credentials_that_were_revoked_after_a_push_do_not_mean_that_nothing_run
 
 
 def test_a_push_that_was_accepted_is_not_repeated_before_it_is_visible(boxes: Boxes) -> None:
-    box = boxes(visible_seconds=60.0)
+    box = boxes(visible_seconds=EVER)
     order = box.run(WAITS)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1
@@ -64,13 +67,15 @@ def test_a_push_that_was_refused_is_repeated_at_once(box: Box) -> None:
 
 def test_a_kernel_without_its_data_that_cannot_be_deleted_is_followed(boxes: Boxes) -> None:
     """Kaggle does not show it yet, and refuses to delete it. Another push could run beside it."""
-    box = boxes(Warts(attach_lag_seconds=60.0), visible_seconds=1.0)
+    box = boxes(Warts(attach_lag_seconds=EVER), visible_seconds=EVER)
+    box.use(visibility_seconds=EVER)
     order = box.order()
     box.platform.prepare(order, box.materials_of(WAITS))
     box.kaggle.fail("DeleteKernel", Fault.NESTED)
     for controller in (box.platform, box.another_controller()):
         with pytest.raises(Transient, match="may have taken effect"):
             controller.launch(order)
+    show(box)
     box.until(lambda: box.see(FIRST).sighting is Sighting.RUNNING)
     box.another_controller().launch(order)
     assert len(box.kaggle.pushed) == 1

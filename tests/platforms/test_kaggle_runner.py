@@ -70,14 +70,14 @@ def timeout(accelerator: str, budget: float | None, **options: Any) -> int:
 
 
 def test_a_wedged_session_ends_itself(box: Box) -> None:
-    """It bills for what it was given, not until the limit of the platform, which is a minute here."""
+    """It bills for what it was given, not until the limit of the platform, which is ten minutes here."""
     box.use(wall_margin_seconds=1.0)
     box.run(WAITS, **GPU, budget_seconds=0.5)
     assert box.until_ended(FIRST).ending is Outcome.LOST
     assert box.kaggle.kernel(FIRST).state is State.CANCEL_ACKNOWLEDGED
     quota = box.kaggle_quota().gpu
     assert quota is not None
-    assert 0.0 < quota.used < 10.0
+    assert 0.0 < quota.used < 300.0
     assert quota.reserved == 0.0
     assert "DeleteKernel" not in box.kaggle.calls
 

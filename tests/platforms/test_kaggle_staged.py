@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import threading
 import zipfile
 
 import pytest
@@ -12,6 +13,7 @@ from orchestrator.platforms.kaggle import staging
 from tests.conformance.test_platforms import agent
 from tests.platforms.kaggle_box import FIRST, LEAVES, SECOND, Box, Boxes, box, boxes
 from tests.stand_ins.kaggle import Fault, Warts
+from tests.waiting import PATIENCE
 
 __all__ = ["agent", "box", "boxes"]
 
@@ -26,9 +28,17 @@ def left(box: Box) -> bool:
 
 
 def test_files_that_are_listed_after_the_dataset_is_ready_are_waited_for(boxes: Boxes) -> None:
-    box = boxes(Warts(files_lag_seconds=0.2))
-    box.use(listed_seconds=0.3)
+    box = boxes(Warts(files_lag_seconds=3600.0))
+    box.use(listed_seconds=PATIENCE)
+
+    def list_them() -> None:
+        box.until(lambda: box.kaggle.calls.count("ListDatasetFiles") > 0)
+        box.kaggle.warts.files_lag_seconds = 0.0
+
+    thread = threading.Thread(target=list_them)
+    thread.start()
     box.platform.prepare(box.order(), box.materials())
+    thread.join()
     assert len(box.datasets()) == 1
     assert box.kaggle.calls.count("upload") == 1
     assert box.kaggle.calls.count("ListDatasetFiles") > 1

@@ -357,7 +357,7 @@ def event(data: str) -> bytes:
     return b"data: " + json.dumps({"stream_name": "stdout", "time": 1.0, "data": data}).encode() + b"\n\n"
 
 
-def look(server: Wire, quiet_seconds: float = 0.2, at_most_seconds: float = 20.0) -> list[str]:
+def look(server: Wire, quiet_seconds: float = 0.2, at_most_seconds: float = 240.0) -> list[str]:
     return events(client(server), "x-s01", quiet_seconds=quiet_seconds, at_most_seconds=at_most_seconds)
 
 
@@ -366,14 +366,14 @@ def test_a_running_kernels_log_is_read_until_it_falls_silent(server: Wire) -> No
     server.then(
         "x-s01", Answer(headers=SSE, pieces=(event("a"), b": ping\n", whole[:40], whole[40:]), ends=False)
     )
-    assert look(server) == ["a", "grün\n"]
+    assert look(server, quiet_seconds=5.0) == ["a", "grün\n"]
     assert server.requests[0].path == "/api/v1/kernels/logs/stream/ada/x-s01"
     assert server.requests[0].headers["Authorization"]
 
 
 def test_a_log_that_does_not_fall_silent_is_read_for_so_long(server: Wire) -> None:
     server.then("x-s01", Answer(headers=SSE, pieces=(event("a"),), ends=False))
-    assert look(server, quiet_seconds=1000.0, at_most_seconds=0.3) == ["a"]
+    assert look(server, quiet_seconds=1000.0, at_most_seconds=3.0) == ["a"]
 
 
 def test_a_log_ends_with_its_mark(server: Wire) -> None:

@@ -230,7 +230,7 @@ outbox = pathlib.Path(sys.argv[1], "outbox")
 status = {{"incarnation": "other", "heartbeat": 1, "written_at": time.time(), "state": "training",
           "unshipped_seconds": {unshipped}}}
 (outbox / "status.json").write_text(json.dumps(status))
-threading.Event().wait(120)
+threading.Event().wait(3600)
 """
 
 

@@ -34,7 +34,7 @@ root = pathlib.Path(sys.argv[1])
 (root / "seen.json").write_text(json.dumps(dict(os.environ)))
 (root / "outbox" / ".tmp-incarnation").write_text("deaf")
 (root / "outbox" / ".tmp-incarnation").rename(root / "outbox" / "incarnation")
-threading.Event().wait(120)
+threading.Event().wait(3600)
 """
 STILLBORN = "raise SystemExit('no module named anything')"
 

@@ -45,7 +45,8 @@ for path in (*inputs.rglob("*"), *staged, root / "agent.pyz", root / "bundle.tar
 # Workers that ignore SIGTERM. One has a session of its own, one has an empty environment.
 DEAF = """
 import json, os, pathlib, subprocess, sys, time
-deaf = ["python", "-c", "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(120)"]
+deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(3600)"
+deaf = ["python", "-c", deaf]
 out = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 escaped = subprocess.Popen(deaf, start_new_session=True, **out)
 bare = subprocess.Popen([sys.executable, *deaf[1:]], env={}, **out)
@@ -53,7 +54,7 @@ plain = subprocess.Popen(deaf, **out)
 note = pathlib.Path(os.environ["TRACE"])
 note.with_suffix(".tmp").write_text(json.dumps([escaped.pid, bare.pid, plain.pid]))
 note.with_suffix(".tmp").rename(note)
-time.sleep(120)
+time.sleep(3600)
 """
 
 

@@ -19,6 +19,8 @@ from email.message import Message
 from enum import Enum, auto
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from tests.waiting import PATIENCE
+
 _HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "server"}
 _PAGE = b"<!DOCTYPE html><html><body>The network is being looked after. token=supersecret</body></html>"
 
@@ -143,7 +145,7 @@ class FaultProxy:
 def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
-        timeout = 30
+        timeout = PATIENCE
 
         def handle_any(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
@@ -160,7 +162,7 @@ def _handler(proxy: FaultProxy, *, fails: bool) -> type[BaseHTTPRequestHandler]:
             elif fault is Fault.DROP_BEFORE:
                 self.drop()
             elif fault is Fault.HANG:
-                proxy.over.wait(60)
+                proxy.over.wait(PATIENCE)
                 self.drop()
             elif fault is Fault.REDIRECT:
                 where = f"http://{proxy.address}:{proxy.elsewhere}{self.path}?X-Amz-Signature=supersecret"
@@ -219,7 +221,7 @@ def _dropped_by(fault: Fault) -> set[str]:
 
 
 def _asked(port: int, request: Request, drop: set[str]) -> tuple[int, list[tuple[str, str]], bytes]:
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.putrequest(request.method, request.path, skip_host=True, skip_accept_encoding=True)
         for name, value in request.headers.items():

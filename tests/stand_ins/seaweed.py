@@ -20,11 +20,13 @@ from typing import Any
 
 import pytest
 
-from tests.waiting import wait_until
+from tests.waiting import PATIENCE, wait_until
 
 BUCKET = "the-bucket"
 ACCESS_KEY, SECRET_KEY = "testing-access", "testing-secret-key-1234567890"
 _NAMES = ("master", "volume", "filer", "s3", "master.grpc", "volume.grpc", "filer.grpc", "s3.grpc")
+_TRIES = 5  # somebody else may take a port between the moment we find it free and the server's start
+_LOOK_SECONDS = 10.0
 _numbers = itertools.count()
 
 
@@ -69,7 +71,7 @@ class Seaweed:
         return sum(entry["FileSize"] for path in folders for entry in self._entries(f"{path}/"))
 
     def _entries(self, folder: str) -> list[dict[str, Any]]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.filer, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.filer, timeout=PATIENCE)
         connection.request("GET", folder, headers={"Accept": "application/json"})
         answer = connection.getresponse()
         listed = json.loads(answer.read() or b"{}") if answer.status == 200 else {}
@@ -84,6 +86,24 @@ class Seaweed:
 @contextmanager
 def seaweed(folder: Path) -> Iterator[Seaweed]:
     """Runs a server whose data lie in the folder."""
+    for number in range(1, _TRIES + 1):
+        (folder / str(number)).mkdir()
+        server = _started(folder / str(number))
+        try:
+            wait_until(
+                lambda server=server: server.process.poll() is not None or _is_ready(server),  # type: ignore[misc]
+                lambda server=server: f"SeaweedFS: {_tail(server.folder / 'log')}",  # type: ignore[misc]
+            )
+            if server.process.poll() is None:
+                yield server
+                return
+        finally:
+            server.process.kill()  # it takes ten seconds to leave by itself, and nobody needs its data
+            server.process.wait()
+    raise AssertionError(f"SeaweedFS: {_tail(folder / str(_TRIES) / 'log')}")
+
+
+def _started(folder: Path) -> Seaweed:
     ports = _free_ports()
     keys = {"accessKey": ACCESS_KEY, "secretKey": SECRET_KEY}
     owner = {"name": "tests", "actions": ["Admin"], "credentials": [keys]}
@@ -103,27 +123,21 @@ def seaweed(folder: Path) -> Iterator[Seaweed]:
     ]  # fmt: skip
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-    server = Seaweed(ports["s3"], ports["filer"], ports["master"], folder, process)
-    try:
-        wait_until(lambda: _is_ready(server), lambda: f"SeaweedFS: {_tail(folder / 'log')}")
-        yield server
-    finally:
-        process.kill()  # it takes ten seconds to leave by itself, and nobody needs its data
-        process.wait()
+    return Seaweed(ports["s3"], ports["filer"], ports["master"], folder, process)
 
 
 def _is_ready(server: Seaweed) -> bool:
-    assert server.process.poll() is None, _tail(server.folder / "log")
     try:
-        if _ask(server.port, "GET", "/") not in (200, 403):
+        if _ask(server.port, "GET", "/", seconds=_LOOK_SECONDS) not in (200, 403):
             return False
-        made = _ask(server.filer, "POST", f"/buckets/{BUCKET}/") in (200, 201)
-        return made and _ask(server.filer, "PUT", f"/buckets/{BUCKET}/ready", b"x") in (200, 201)
+        made = _ask(server.filer, "POST", f"/buckets/{BUCKET}/", seconds=_LOOK_SECONDS)
+        ready = f"/buckets/{BUCKET}/ready"
+        return made in (200, 201) and _ask(server.filer, "PUT", ready, b"x", _LOOK_SECONDS) in (200, 201)
     except OSError:
         return False
 
 
-def _ask(port: int, method: str, path: str, body: bytes = b"", seconds: float = 10) -> int:
+def _ask(port: int, method: str, path: str, body: bytes = b"", seconds: float = PATIENCE) -> int:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     try:
         connection.request(method, path, body)

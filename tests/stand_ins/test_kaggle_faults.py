@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ def test_a_fault_is_shown_once_and_only_two_take_effect(
             assert isinstance(raised.value, requests.HTTPError)
             assert raised.value.response.headers["Retry-After"] == "1"
         assert len(kaggle.pushed) == (fault in (Fault.CUT, Fault.LOST_REPLY))
-        assert user.push("goes-wrong", QUICK).version_number == 1 + len(kaggle.pushed[:-1])
+        assert User(kaggle).push("goes-wrong", QUICK).version_number == 1 + len(kaggle.pushed[:-1])
 
 
 def test_faults_of_a_call_stand_in_a_queue(tmp_path: Path) -> None:
@@ -144,11 +144,13 @@ def test_the_wall_ends_a_session(
 
 def test_a_timeout_ends_a_session_after_saving(tmp_path: Path) -> None:
     warts = Warts(wall_is_not_enforced=True)
-    with local_kaggle(tmp_path, Settings(publish_seconds=2), warts) as kaggle:
+    with local_kaggle(tmp_path, Settings(publish_seconds=3600), warts) as kaggle:
         user = begins(kaggle, session_timeout_seconds=1)
         warts.wall_is_not_enforced = False
         wait_until(lambda: user.state("runs-long") == "CANCEL_REQUESTED", "the cancel")
         assert user.names("runs-long") == []
+        session = kaggle.kernel("runs-long")
+        session.settings = replace(session.settings, publish_seconds=0)
         assert user.ends("runs-long") == "CANCEL_ACKNOWLEDGED"
 
 
@@ -257,7 +259,7 @@ def test_every_wart_is_switched_by_a_test(wart: str) -> None:
 
 @pytest.mark.parametrize("is_omitted", [True, False])
 def test_a_queued_session_is_queued(tmp_path: Path, is_omitted: bool) -> None:
-    with local_kaggle(tmp_path, Settings(queue_seconds=60), Warts(queued_is_omitted=is_omitted)) as kaggle:
+    with local_kaggle(tmp_path, Settings(queue_seconds=3600), Warts(queued_is_omitted=is_omitted)) as kaggle:
         user = User(kaggle)
         user.push("waits-long", QUICK)
         assert user.state("waits-long") == "QUEUED"
@@ -278,12 +280,12 @@ def test_errors_may_be_nested_and_the_version_newer(tmp_path: Path) -> None:
 
 
 def test_log_and_outputs_may_lag(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, warts=Warts(log_lag_seconds=60)) as kaggle:
+    with local_kaggle(tmp_path, warts=Warts(log_lag_seconds=3600)) as kaggle:
         user = User(kaggle)
         user.push("ends-soon", QUICK)
         assert user.ends("ends-soon") == "COMPLETE"
         assert (user.output("ends-soon").log, user.names("ends-soon")) == ("", ["out.txt"])
-        kaggle.warts.log_lag_seconds, kaggle.warts.output_lag_seconds = 0, 60
+        kaggle.warts.log_lag_seconds, kaggle.warts.output_lag_seconds = 0, 3600
         assert (user.printed("ends-soon"), user.names("ends-soon")) == ("ended\n", [])
 
 

@@ -6,7 +6,9 @@ The expected behaviour is in docs/references/kaggle.md.
 from __future__ import annotations
 
 import json
+import time
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -285,10 +287,11 @@ def test_a_timeout_may_shrink_the_reservation(tmp_path: Path) -> None:
 
 
 def test_used_up_is_refused_until_the_window_ends(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(window_seconds=4)) as kaggle:
+    with local_kaggle(tmp_path, Settings(window_seconds=3600)) as kaggle:
         kaggle.use_up("gpu")
         assert push_with(kaggle) == "Maximum weekly GPU quota of 30.00 hours reached."
         assert push_with(kaggle, machine_shape="") == ""
+        kaggle._kernels.quota._window_ends = time.monotonic()
         wait_until(
             lambda: User(kaggle).quota_view().gpu_quota.time_used.total_seconds() == 0, "an unused quota"
         )
@@ -322,14 +325,17 @@ def test_a_quick_save_does_not_run(tmp_path: Path) -> None:
 
 
 def test_a_kernel_is_seen_late_and_starts_late(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(visible_seconds=2, queue_seconds=2.5)) as kaggle:
+    with local_kaggle(tmp_path, Settings(visible_seconds=3600, queue_seconds=3600)) as kaggle:
         user = User(kaggle)
         user.push("comes-late", WRITES)
         with pytest.raises(requests.HTTPError) as error:
             user.status("comes-late")
         assert error.value.response.status_code == 404
         assert kaggle.kernel("comes-late").started_at is None
+        kaggle._kernels._all["comes-late"].visible_at = 0.0
         wait_until(lambda: _is_there(user, "comes-late"), "the kernel")
+        session = kaggle.kernel("comes-late")
+        session.settings = replace(session.settings, queue_seconds=0)
         assert user.ends("comes-late") == "COMPLETE"
         assert kaggle.kernel("comes-late").started_at is not None
 
@@ -342,7 +348,7 @@ def _is_there(user: User, slug: str) -> bool:
 
 
 def test_cancelling_needs_what_nobody_gives(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(publish_seconds=2)) as kaggle:
+    with local_kaggle(tmp_path, Settings(publish_seconds=3600)) as kaggle:
         user = User(kaggle)
         user.push("be-stopped", WRITES + FOREVER)
         next(user.kernels_logs_stream("ada/be-stopped"))
@@ -356,5 +362,7 @@ def test_cancelling_needs_what_nobody_gives(tmp_path: Path) -> None:
         user.kernels.cancel_kernel_session(request)
         assert user.state("be-stopped") == "CANCEL_REQUESTED"
         assert user.names("be-stopped") == []
+        session = kaggle.kernel("be-stopped")
+        session.settings = replace(session.settings, publish_seconds=0)
         assert user.ends("be-stopped") == "CANCEL_ACKNOWLEDGED"
         assert user.names("be-stopped") == ["out.txt"]

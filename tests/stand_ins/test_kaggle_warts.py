@@ -76,7 +76,7 @@ def test_the_list_of_outputs_grows_and_the_log_comes_first(tmp_path: Path) -> No
 
 
 def test_a_listed_file_may_not_be_there_yet(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, warts=Warts(url_lag_seconds=60)) as kaggle:
+    with local_kaggle(tmp_path, warts=Warts(url_lag_seconds=3600)) as kaggle:
         user = has_run(kaggle, QUICK)
         assert requests.get(user.output("the-kernel").files[0].url).status_code == 404
         kaggle.warts.url_lag_seconds = 0
@@ -88,7 +88,7 @@ def test_a_signed_url_expires(tmp_path: Path) -> None:
         user = has_run(kaggle, QUICK)
         url = user.output("the-kernel").files[0].url
         wait_until(lambda: requests.get(url).status_code == 400, "its end")
-        kaggle.warts.url_seconds = 60
+        kaggle.warts.url_seconds = 3600
         assert requests.get(user.output("the-kernel").files[0].url).text == "done"
 
 
@@ -108,7 +108,7 @@ def test_a_page_may_be_shorter_than_asked_for(tmp_path: Path) -> None:
 
 
 def test_a_session_may_run_while_its_output_is_saved(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, Settings(publish_seconds=60), Warts(saves_while_running=True)) as kaggle:
+    with local_kaggle(tmp_path, Settings(publish_seconds=3600), Warts(saves_while_running=True)) as kaggle:
         user = runs(kaggle, FOREVER)
         kaggle.kernel("the-kernel").cancel()
         assert (user.state("the-kernel"), user.names("the-kernel")) == ("RUNNING", [])
@@ -129,7 +129,7 @@ def test_a_status_may_be_wrong_for_a_while(tmp_path: Path, glitch: str) -> None:
 
 
 def test_a_push_may_take_effect_later_than_its_answer(tmp_path: Path) -> None:
-    with local_kaggle(tmp_path, warts=Warts(push_lag_seconds=60)) as kaggle:
+    with local_kaggle(tmp_path, warts=Warts(push_lag_seconds=3600)) as kaggle:
         user = User(kaggle)
         assert user.push("comes-late", QUICK, "").version_number == 1
         assert (denied(user, "comes-late"), listed(user)) == (404, [])

@@ -22,6 +22,7 @@ from tests.stand_ins.drive.disk import Disk, Session
 from tests.stand_ins.drive.faults import OTHER_HTML, REFUSALS, Fault, Faults, Refusal
 from tests.stand_ins.drive.fields import filtered
 from tests.stand_ins.drive.tokens import Tokens
+from tests.waiting import PATIENCE
 
 _PART = 256 * 1024  # parts of an upload are multiples of this (#uploads)
 _FILE = re.compile(r"/drive/v2/files/([\w-]+)")
@@ -114,7 +115,7 @@ class Request(BaseHTTPRequestHandler):
         on, act = self._routed()
         self.fault = self.service.faults.next(on)
         if self.fault == "hang":
-            self.service.closing.wait(30)
+            self.service.closing.wait(PATIENCE)
         if self.fault in ("drop", "hang"):
             self._drop()
             return

@@ -72,7 +72,7 @@ class KernelSession:
         self.deleted_in: State | None = None
         self.destroyed: tuple[str, ...] = ()  # what its deletion took before it was published
         self.machine = machine
-        self._settings = settings
+        self.settings = settings  # a test may change them while it runs
         self._warts = warts
         self._lock = lock
         self.starts_at = time.monotonic()  # not before, although it was pushed
@@ -102,7 +102,7 @@ class KernelSession:
     def advance(self, now: float, start: Callable[[], None]) -> None:
         """`start` lays out the inputs and runs the script. It is called when the queue
         releases the session."""
-        is_due = now - self._pushed >= self._settings.queue_seconds and now >= self.starts_at
+        is_due = now - self._pushed >= self.settings.queue_seconds and now >= self.starts_at
         if self.state is State.QUEUED and is_due and self.may_start:
             start()
             self._started = self._charged = now
@@ -111,7 +111,7 @@ class KernelSession:
         if self.state is State.RUNNING and self._stopped is None and not self._is_wedged:
             self._look(now)
         is_saving = self._ending is not None and self.state not in ENDED
-        if is_saving and now - (self._stopped or 0) >= self._settings.publish_seconds:
+        if is_saving and now - (self._stopped or 0) >= self.settings.publish_seconds:
             self._publish(now)
 
     @property
@@ -181,11 +181,11 @@ class KernelSession:
         if not self.is_active:
             return 0.0
         wall = self.wall_seconds if self._warts.timeout_shrinks_reservation else self._limit()
-        all_of_it = wall if self._settings.reserve_seconds is None else self._settings.reserve_seconds
+        all_of_it = wall if self.settings.reserve_seconds is None else self.settings.reserve_seconds
         return max(0.0, all_of_it - (0.0 if self._started is None else now - self._started))
 
     def _limit(self) -> float:
-        return self._settings.tpu_wall_seconds if self.kind == "tpu" else self._settings.wall_seconds
+        return self.settings.tpu_wall_seconds if self.kind == "tpu" else self.settings.wall_seconds
 
     def _look(self, now: float) -> None:
         code = self.machine.exit_code()
@@ -210,7 +210,7 @@ class KernelSession:
         self._ending = ending
         if ending.state is State.CANCEL_ACKNOWLEDGED:
             self.state = State.CANCEL_REQUESTED
-        if self._settings.publish_seconds == 0:
+        if self.settings.publish_seconds == 0:
             self._publish(self._stopped)
 
     def _publish(self, now: float) -> None:

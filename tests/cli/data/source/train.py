@@ -1,4 +1,7 @@
-"""A training that learns to count: `python train.py STEPS SECONDS_PER_STEP`. Standard library only."""
+"""A training that learns to count: `python train.py STEPS SECONDS_PER_STEP [GATE]`. Standard library only.
+
+The file GATE has the last step that it may train. It waits there until the number grows.
+"""
 
 import json
 import os
@@ -8,6 +11,7 @@ import time
 from pathlib import Path
 
 total, pace = int(sys.argv[1]), float(sys.argv[2])
+gate = Path(sys.argv[3]) if len(sys.argv) > 3 else None
 checkpoints = Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"])
 request = Path(os.environ["ORCHESTRATOR_SAVE_REQUEST"])
 resume = os.environ.get("ORCHESTRATOR_RESUME_FROM")
@@ -33,16 +37,18 @@ def save(step: int) -> None:
 
 
 step = json.loads((Path(resume) / "state.json").read_text())["step"] if resume else 0
-answered = asked()
+answered, saved = asked(), step
 say(f"counting from {step}")
 while step < total:
-    step += 1
     time.sleep(pace)
-    with Path(os.environ["ORCHESTRATOR_PROGRESS"]).open("a") as progress:
-        progress.write(json.dumps({"step": step, "metrics": {"loss": 1 / step}}) + "\n")
-    if stop or asked() != answered or step == total:
+    if gate is None or step < int(gate.read_text()):
+        step += 1
+        with Path(os.environ["ORCHESTRATOR_PROGRESS"]).open("a") as progress:
+            progress.write(json.dumps({"step": step, "metrics": {"loss": 1 / step}}) + "\n")
+    if step > saved and (stop or asked() != answered or step == total):
         answered = asked()
         save(step)
+        saved = step
     if stop and step < total:
         say(f"leaving at {step}")
         sys.exit(75)
