@@ -125,15 +125,20 @@ def test_each_of_many_warts_is_named(tmp_path: Path, agent: Path) -> None:
         slug_ending="-x1", log_has_no_newlines=True, log_lag_seconds=60.0, cancel_works=True,
         cancel_loses_outputs=True, delete_lag_seconds=2.0,
     )  # fmt: skip
-    with trying(tmp_path, agent, warts) as (tried, kaggle):
-        first = tried.course.first()
-        kaggle.warts.files_lag_seconds = 0.0
-        tried.course.hand_over(first)
-        named = ids(
-            assumptions.QUOTA, assumptions.CLOCK, assumptions.LISTED, assumptions.SIZES, assumptions.SLUG,
-            assumptions.LINES, assumptions.KEPT_LOG, assumptions.CANCELLED, assumptions.DELETED,
-        )  # fmt: skip
-        assert tried.failures() == named
+    named = (
+        assumptions.QUOTA, assumptions.CLOCK, assumptions.LISTED, assumptions.SIZES, assumptions.SLUG,
+        assumptions.LINES, assumptions.KEPT_LOG, assumptions.CANCELLED, assumptions.DELETED,
+    )  # fmt: skip
+    for attempt in range(3):  # a trial on a machine that stalls sees less of the live log, and says so
+        (folder := tmp_path / str(attempt)).mkdir()
+        with trying(folder, agent, replace(warts)) as (tried, kaggle):
+            first = tried.course.first()
+            kaggle.warts.files_lag_seconds = 0.0
+            tried.course.hand_over(first)
+            found = tried.checks()
+        if found[assumptions.LINES.id].verdict is not Verdict.NOT_SEEN:
+            break
+    assert {each.id for each in found.values() if each.verdict is Verdict.FAILS} == ids(*named)
 
 
 @pytest.mark.parametrize(
