@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tarfile
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -72,7 +73,7 @@ class Machine:
             "settings": {"tick": 1}, "age_seconds": 0.0, "linger_seconds": 0.0,
         }  # fmt: skip
         text = f"{Path(boot.__file__).read_text()}\nmain(json.loads({json.dumps(session | changes)!r}))\n"
-        path = self.content.parent / "cell.py"
+        path = self.content.parent / f"cell-{uuid.uuid4()}.py"  # another cell may be reading its own still
         path.write_text(text)
         kernel = subprocess.Popen(
             [sys.executable, str(path)], cwd=self.content, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
