@@ -128,14 +128,14 @@ def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home)
             kaggle.use_up("gpu")  # ends the session, and everything on its machine is gone
             user.wait_for(run, on("here"), "the failover")
             user.opens(GATES[0])
-            user.ships(run, GATES[0] + 10)
+            user.ships(run, GATES[1])  # so it stays at this step, whenever it is held
             kaggle.use_up("gpu", left_seconds=10_000.0)  # the week is over
             user.run("hold", run)
             user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold")
             user.opens(GATES[1])
             user.run("down")  # the next controller asks for the quota at once
             user.run("release", run)
-            user.ships(run, GATES[1] + 5)
+            user.ships(run, GATES[2])
             user.hears(run, f"{run}-s03")
             check_while_it_runs(kaggle, f"{run}-s03", home)
             user.run("hold", run)  # no --discard: the session on Kaggle hears it through the store, and saves
