@@ -35,7 +35,7 @@ colab-local: setup ## run a local Colab with short machines, to try without an a
 
 test: setup ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
 	@$(MAKE) --no-print-directory -j 2 lint parts
-	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(CI),--reruns 2)
 
 lint: setup ## format, lint, types, import rules
 	@$(BIN)/ruff format --check .

@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.no_production",
     "tests.colab_python",
     "tests.no_skips",
+    "tests.further_tries",
     "tests.own_umask",
     "tests.postgresql",
     "tests.docker_engine",
