@@ -14,7 +14,8 @@ import pytest
 
 from orchestrator import config
 from orchestrator.cli import arguments, running
-from orchestrator.cli.arguments import COMMANDS, SHELLS, Command
+from orchestrator.cli.arguments import COMMANDS, Command
+from orchestrator.cli.options import SHELLS
 from orchestrator.client import home
 from orchestrator.clock import SystemClock
 from tests.cli.calls import BINARIES, CONFIG, Caller
