@@ -1,7 +1,7 @@
 """Declares every command once. The parser, the help and the completion derive from it.
 
-Their options are in options.py, here `o`. Imports little besides argparse. A command names the function that carries it out; the function's module is
-imported when the command runs.
+Their options are in options.py, here `o`. Imports little besides argparse. A command names the function that
+carries it out; the function's module is imported when the command runs.
 """
 
 from __future__ import annotations
