@@ -41,7 +41,7 @@ SECONDS_LEFT = 8.0  # of that session, so that everybody sees that it goes on
 INTRODUCTION = """\
 This demo trains a small model in short sessions. Each ends at its time limit,
 like a free GPU session: the run saves, leaves, and goes on in the next one.
-On the way the demo kills its own controller, to show that a crash loses nothing.
+On the way the demo kills its own controller: a crash loses nothing.
 Ctrl-C ends only the view; `make demo` then goes on with the same run.
 """
 
