@@ -27,7 +27,7 @@ pytestmark = pytest.mark.timeout(900)
 STEPS, GATE = 60, 40
 BOOK = {
     "type": "notebook", "accelerator": "cpu", "this_machine": True, "threads": 1, "poll_seconds": 0.5,
-    "uplink_seconds": 1, "uplink_silence_seconds": 5, "setup_seconds": 30, "slack_seconds": 5,
+    "uplink_seconds": 1, "uplink_silence_seconds": 5, "setup_seconds": 12, "slack_seconds": 5,
     "send_secrets": True, "link": "https://colab.research.google.com/drive/1-of-a-test",
 }  # fmt: skip
 SECRET = "ORCHESTRATOR_BOOK"
