@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import health, hints, story, watching
+from orchestrator.cli import curves, health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
@@ -51,6 +51,7 @@ def show(call: Call) -> int:
     if not record.phase.final and owner is None:
         out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())
+    curves.section(call, run)
     _show_notes(out, record)
     if record.phase is Phase.FAILED:
         hints.next_commands(call, run.name, ("logs",), ("retry",))

@@ -48,7 +48,7 @@ def _guarded(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Writer(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        errors=stream.errors,
+        errors="replace" if stream.errors == "strict" else stream.errors,  # what the encoding does not have
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )
