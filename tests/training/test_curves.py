@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
 
-from orchestrator.training import Training
+from orchestrator.training import Training, summary_writer
 
 SESSION = """
 import os, sys
-from orchestrator.training import Training
+from orchestrator.training import Training, summary_writer
 training = Training.from_environment()
 first, last, killed, value = training.start + 1, int(sys.argv[1]), sys.argv[2] == "killed", float(sys.argv[3])
-writer = training.summary_writer("logs")
+writer = summary_writer(training, "logs")
 for step in range(first, last + 1):
     writer.add_scalar("loss", value, step)
     if step in (40, 70):
@@ -74,7 +74,7 @@ def test_writers_that_start_in_one_second_do_not_overwrite_each_other(tmp_path: 
     for number in range(4):
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("ORCHESTRATOR_SESSION_NAME", f"run-s{number:02d}")
-            writer = Training(tmp_path / "c").summary_writer(tmp_path / "logs")
+            writer = summary_writer(Training(tmp_path / "c"), tmp_path / "logs")
         writer.add_scalar("loss", 1.0, number)
         writer.close()
     assert sorted(step for step, _ in curve(tmp_path / "logs")) == [0, 1, 2, 3]
@@ -83,7 +83,7 @@ def test_writers_that_start_in_one_second_do_not_overwrite_each_other(tmp_path: 
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with Training(tmp_path / "c").summary_writer(tmp_path / "logs") as writer:
+    with summary_writer(Training(tmp_path / "c"), tmp_path / "logs") as writer:
         writer.add_scalar("loss", 1.0, 1)
         writer.close()
     assert not (tmp_path / "logs").exists()
@@ -92,8 +92,8 @@ def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_without_a_writer_the_error_says_what_to_install(tmp_path: Path) -> None:
     program = (
         "import sys; sys.modules['tensorboardX'] = sys.modules['torch.utils.tensorboard'] = None\n"
-        "from orchestrator.training import Training; from pathlib import Path\n"
-        "try: Training(Path('c')).summary_writer('logs')\n"
+        "from orchestrator.training import Training, summary_writer; from pathlib import Path\n"
+        "try: summary_writer(Training(Path('c')))\n"
         "except ImportError as error: print(error)"
     )
     path = {"PYTHONPATH": ":".join(sys.path)}
