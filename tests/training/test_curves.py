@@ -6,12 +6,11 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tensorboardX.proto.event_pb2 import Event, SessionLog  # type: ignore[import-untyped]
 
 from orchestrator.training import Training, summary_writer
+from tests.training.events import tensorboard
 
 SESSION = """
 import os, sys
@@ -27,26 +26,6 @@ if killed:
     writer.flush()
     os.kill(os.getpid(), 9)
 """
-
-
-def events(path: Path) -> list[Any]:
-    data, found = path.read_bytes(), []
-    while data:
-        length = int.from_bytes(data[:8], "little")
-        found.append(Event.FromString(data[12 : 12 + length]))
-        data = data[12 + length + 4 :]
-    return found
-
-
-def curve(folder: Path) -> list[tuple[int, float]]:
-    """The points in the order of the files. Where a session starts, what was there from its step on goes."""
-    points: list[tuple[int, float]] = []
-    for path in sorted(folder.iterdir()):
-        for event in events(path):
-            if event.session_log.status == SessionLog.START:
-                points = [point for point in points if point[0] < event.step]
-            points += [(event.step, value.simple_value) for value in event.summary.value]
-    return points
 
 
 def train(folder: Path, number: int, resume: int, last: int, ending: str, value: float) -> None:
@@ -65,7 +44,7 @@ def test_the_files_of_all_sessions_form_one_unbroken_curve(tmp_path: Path) -> No
     train(tmp_path, 3, 70, 80, "left", 3.0)
     names = sorted(path.name for path in (tmp_path / "logs").iterdir())
     assert [name.split(".")[-1] for name in names] == ["run-s01", "run-s02", "run-s03"]
-    found = curve(tmp_path / "logs")
+    found = tensorboard(tmp_path / "logs")
     assert [step for step, _ in found] == list(range(1, 81))
     assert [value for _, value in found] == [1.0] * 40 + [2.0] * 30 + [3.0] * 10
 
@@ -77,7 +56,7 @@ def test_writers_that_start_in_one_second_do_not_overwrite_each_other(tmp_path: 
             writer = summary_writer(Training(tmp_path / "c"), tmp_path / "logs")
         writer.add_scalar("loss", 1.0, number)
         writer.close()
-    assert sorted(step for step, _ in curve(tmp_path / "logs")) == [0, 1, 2, 3]
+    assert sorted(step for step, _ in tensorboard(tmp_path / "logs")) == [0, 1, 2, 3]
 
 
 def test_other_ranks_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
