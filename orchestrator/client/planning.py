@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import routing
+from orchestrator.client import pythons, routing
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import notebook
@@ -46,8 +46,9 @@ class Plan:
     `job` has everything it names pinned. `hops` are its sessions one after the other; empty if no offer was
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
-    home store. `unlocked`: why its requirements could not be locked; empty
-    if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
+    home store. `pythons`: the user's own, on the platforms that use it. `unlocked`: why its requirements
+    could not be locked; empty if they are locked, or if there are none. `warnings`: what its author should
+    look at, in sentences.
     """
 
     job: Job
@@ -58,6 +59,7 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
+    pythons: tuple[pythons.Told, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
@@ -133,6 +135,7 @@ def planned(
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
+        pythons.told(wired, job),
         (*_no_kernel(job, route), *_warnings(job, offers, now)),
     )
 
@@ -161,8 +164,12 @@ def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
-    """The job in the file, limited to these platforms if any are named. Raises SpecError or InputError."""
-    parsed = spec.load(Path(job))
+    """The job in the file, limited to these platforms if any are named, with the Python that it gets on this
+    machine. Raises SpecError or InputError."""
+    return pythons.frozen(wired, _limited(wired, spec.load(Path(job)), platforms))
+
+
+def _limited(wired: Wired, parsed: Parsed, platforms: tuple[str, ...]) -> Parsed:
     wanted = tuple(dict.fromkeys(platforms))
     known = [each.name for each in wired.config.platforms]
     for name in wanted:
