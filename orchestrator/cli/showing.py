@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import health, hints, story, watching
+from orchestrator.cli import health, hints, pythons, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
+from orchestrator.client.pythons import of_run
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -33,6 +34,7 @@ def show(call: Call) -> int:
     found = look(call.client, run.name)
     record, owner, reading = found.record, found.controller, found.live
     history = sessions(stored.event for stored in found.events)
+    told = of_run(call.client.wired, record)
     call.out.document({
         "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
         "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,
@@ -43,11 +45,11 @@ def show(call: Call) -> int:
         "outputs": record.outputs,
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
-        "controller": owner, "job": record.job,
+        "controller": owner, "job": record.job, "pythons": told,
     })  # fmt: skip
     out = call.out
     _title(out, record)
-    out.facts(_facts(call, found))
+    out.facts([*_facts(call, found), *pythons.facts(told)])
     if not record.phase.final and owner is None:
         out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())

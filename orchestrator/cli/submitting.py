@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import following, hints, pulling, routing
+from orchestrator.cli import following, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
 from orchestrator.client.lost import sentence
-from orchestrator.client.pythons import Told
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
@@ -128,7 +127,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         ("job", _size_text(job)),
         ("begins", done.origin),
         *_route_facts(plan),
-        *python_facts(plan.pythons),
+        *pythons.facts(plan.pythons),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
         ("controller", "started in the background, exits when no work is left" if started else "running"),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
@@ -204,18 +203,13 @@ def show_plan(call: Call, found: Plan) -> None:
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
-        *python_facts(found.pythons),
+        *pythons.facts(found.pythons),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to start it", command) for command in routing.starts(route)),
         *(("to fix it", command) for command in found.commands if found.verdict is not Verdict.START),
     ])  # fmt: skip
     routing.show_rejections(out, route.rejections)
-
-
-def python_facts(found: tuple[Told, ...]) -> list[tuple[str, str]]:
-    """The user's own Python, by platform where there are several."""
-    return [("python", each.text if len(found) == 1 else f"{each.platform}: {each.text}") for each in found]
 
 
 def _recurrence_facts(job: Job) -> list[tuple[str, str]]:

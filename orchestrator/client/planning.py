@@ -5,11 +5,11 @@ Decides what must not leave with a job. Writes only into the folder it freezes i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -32,6 +32,7 @@ from orchestrator.errors import InputError, SpecError
 from orchestrator.freeze import bundle, images, inputs, leaving, requirements
 from orchestrator.freeze.leaving import Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
+from orchestrator.interpreters import Unusable, ask
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -145,11 +146,13 @@ def _no_kernel(job: Job, route: Route) -> Iterator[str]:
     if route.chosen is None or notebook.of_command(job.command, shell=job.shell) is None:
         return
     traits = route.chosen.offer.traits
-    if traits.machine and not traits.custom_images and importlib.util.find_spec("ipykernel") is None:
-        yield (
-            "a notebook needs ipykernel, which this Python does not have: "
-            f"{sys.executable} -m pip install ipykernel"
-        )
+    if not traits.own_python or job.requirements is not None:
+        return
+    path = sys.executable if job.python is None else job.python.path
+    with suppress(Unusable):
+        if not ask(path, ("ipykernel",)).packages:
+            lacks = "a notebook needs ipykernel, which this Python does not have"
+            yield f"{lacks}: {path} -m pip install ipykernel"
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:

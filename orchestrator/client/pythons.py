@@ -7,13 +7,16 @@ never import a package of that environment.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator.client.wiring import Wired
 from orchestrator.config import PlatformConfig
 from orchestrator.core.job import Job, Python
-from orchestrator.errors import InputError, SpecError
+from orchestrator.core.run import RunRecord
+from orchestrator.errors import InputError, OrchestratorError, SpecError
 from orchestrator.interpreters import Interpreter
 from orchestrator.platforms import catalog
 from orchestrator.pythons import NoPython, active, checked, named
@@ -77,10 +80,24 @@ def told(wired: Wired, job: Job) -> tuple[Told, ...]:
     return tuple(_told(each, job.python) for each in _platforms(wired, job))
 
 
+def of_run(wired: Callable[[], Wired], record: RunRecord) -> tuple[Told, ...]:
+    """The same for a run. What it had is known without the config, which may be wrong by now."""
+    job = record.job
+    if record.phase.final:
+        return () if job.python is None else (_frozen("", job.python),)
+    with suppress(OrchestratorError, OSError):
+        return told(wired(), job)
+    return ()
+
+
+def _frozen(platform: str, python: Python) -> Told:
+    return Told(platform, python.path, python.version, python.torch, python.why)
+
+
 def _told(platform: PlatformConfig, job: Python | None) -> Told:
     configured = _configured(platform)
     if job is not None and (job.given or configured is None):
-        return Told(platform.name, job.path, job.version, job.torch, job.why)
+        return _frozen(platform.name, job)
     try:
         if configured is not None:
             found, why = checked(named(configured, os.environ)), IN_CONFIG
