@@ -44,6 +44,11 @@ class Output:
         if not self.as_json:
             print(_inked(self.local(text)))
 
+    def wrapped(self, text: str, style: str) -> None:
+        """Prints a sentence for people; on a terminal it is wrapped between its words."""
+        for line in self._wrapped(self.local(text), 0):
+            self.say(self.paint(line, style))
+
     def remark(self, text: str) -> None:
         """Prints a line on standard error, so that piped output stays clean."""
         if not self.as_json:

@@ -6,6 +6,7 @@ from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
+from orchestrator.client.attendance import attendance
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
@@ -32,6 +33,7 @@ def show(call: Call) -> int:
         return following.follow(call, run)
     found = look(call.client, run.name)
     record, owner, reading = found.record, found.controller, found.live
+    attended = attendance(call.client)
     history = sessions(stored.event for stored in found.events)
     call.out.document({
         "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
@@ -43,19 +45,18 @@ def show(call: Call) -> int:
         "outputs": record.outputs,
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
-        "controller": owner, "job": record.job,
+        "controller": owner, "controller_state": attended.state, "unattended_since": attended.since,
+        "job": record.job,
     })  # fmt: skip
     out = call.out
+    if not record.phase.final:
+        health.tell_first(call, attended)
     _title(out, record)
     out.facts(_facts(call, found))
-    if not record.phase.final and owner is None:
-        out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())
     _show_notes(out, record)
     if record.phase is Phase.FAILED:
         hints.next_commands(call, run.name, ("logs",), ("retry",))
-    if not record.phase.final and owner is not None:
-        health.tell_absence(call, owner)
     return Exit.OK
 
 
