@@ -21,14 +21,26 @@ def ps(call: Call) -> int:
     """Lists the runs that are not over, or every run with --all; the newest first. With --store it lists the
     runs that a store has, by name; with --watch it does so again and again."""
     if call.options.store:
+        if call.options.watch:
+            raise InputError("--watch shows the runs of this ledger: it takes no --store")
         return _of_store(call, call.options.store)
+    if call.options.watch:
+        from orchestrator.cli import watching_runs
+
+        return watching_runs.watch(call)
     listed = look(call)
     call.out.document(document(listed))
     if call.out.as_json:
         return Exit.OK
+    say(call, listed)
+    return Exit.OK
+
+
+def say(call: Call, listed: Listed) -> None:
+    """Prints them for people."""
     if not listed.runs:
         call.out.say(nothing_text(call))
-        return Exit.OK
+        return
     if listed.is_unattended:
         health.tell_first(call, listed.attendance)
     shown = runs_table.table(listed.runs, listed.attendance, listed.now)
@@ -38,7 +50,19 @@ def ps(call: Call) -> int:
         call.out.facts(shown.notes)
     if listed.more:
         call.out.remark(more_text(call, listed))
-    return Exit.OK
+
+
+def status(call: Call) -> int:
+    """`ps`, or `show` if a run is given."""
+    if call.options.run is None:
+        return ps(call)
+    given = [name for name in ("all", "store", "limit", "after", "watch") if getattr(call.options, name)]
+    if given:
+        raise InputError(f"--{given[0]} lists runs: give either a run or --{given[0]}")
+    from orchestrator.cli import showing
+
+    call.options.follow = False
+    return showing.show(call)
 
 
 # --- What is listed ---------------------------------------------------------------------------------------

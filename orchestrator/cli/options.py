@@ -49,6 +49,8 @@ OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for wha
 ALL = _flag("-a", "--all", help="also list runs that are over")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
+WATCH = _flag("-w", "--watch", help="keep showing the list; Ctrl-C ends the view, never a run")
+WORDS = _option("words", metavar="COMMAND", nargs="*", help="the command, and the part of it")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")

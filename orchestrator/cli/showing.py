@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from orchestrator.cli import health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import Output, clock_text
-from orchestrator.client import SessionSummary
+from orchestrator.cli.output import Output, clock_text, number_text
+from orchestrator.client import SessionSummary, live
 from orchestrator.client.attendance import attendance
 from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
@@ -89,6 +89,7 @@ def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
         ("progress", ", ".join([done, *watching.figures(look)])),
         ("expected end", _end_text(look)),
+        ("last metrics", _metrics_text(call, record) if record.phase.final else ""),
     ]
     because = _because(record)
     if not record.phase.final and (record.session is not None or not because):
@@ -117,6 +118,16 @@ def _outputs_text(call: Call, record: RunRecord) -> str:
     newest_of = max(each.ref.generation for each in record.outputs)
     whose = f"of {count_text(len(record.outputs), 'session')}, the newest s{newest_of:02d}"
     return f"{size} {whose}: `{call.command('pull', record.run, '--outputs')}`"
+
+
+def _metrics_text(call: Call, record: RunRecord) -> str:
+    """`loss 0.033; accuracy 0.91 at step 100`: what its last session reported, and its newest checkpoint."""
+    last = live.last(call.home.folders, record.run)
+    status = last.observation.status if last is not None else None
+    loss = f"loss {number_text(status.loss)}" if status is not None and status.loss is not None else ""
+    best = newest(record.accepted)
+    named = ", ".join(f"{name} {number_text(value)}" for name, value in best.metrics.items()) if best else ""
+    return "; ".join(filter(None, (loss, f"{named} at step {best.ref.step:,}" if named and best else "")))
 
 
 def _end_text(look: Look) -> str:
