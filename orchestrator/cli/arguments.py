@@ -80,6 +80,8 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (o.NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (o.DRY_RUN, o.YES, o.OLDER_THAN, o.KEEP, o.CHECKPOINTS, o.HISTORY, o.UNKNOWN)),
+    Command("rm", "remove runs that are over, with their checkpoints; asks first", "removing:rm",
+            (o.THESE_RUNS, o.KEEP_CHECKPOINTS, o.DRY_RUN, o.YES)),
     Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
             (o.BACKUP_TO, o.IN_HOME)),
     Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
@@ -116,7 +118,8 @@ MEANT = {
     "queue": "'ps'", "info": "'show'", "describe": "'show'", "tail": "'logs'", "run": "'submit'",
     "start": "'submit' or 'up'", "stop": "'hold', 'cancel' or 'down'", "kill": "'cancel'",
     "delete": "'rm'", "remove": "'rm'", "clean": "'prune'", "pause": "'hold'",
-    "resume": "'release' or 'retry'", "restart": "'retry'", "download": "'pull'", "explain": "'why'", "check": "'doctor'",
+    "resume": "'release' or 'retry'", "restart": "'retry'", "download": "'pull'", "explain": "'why'",
+    "check": "'doctor'",
 }  # fmt: skip
 
 

@@ -120,6 +120,8 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+THESE_RUNS = _option("runs", metavar="RUN", nargs="+", help="a run: its name or a unique prefix of it")
+KEEP_CHECKPOINTS = _flag("--keep-checkpoints", help="leave the run's checkpoints and outputs in their store")
 HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 BACKUP_TO = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")

@@ -33,6 +33,7 @@ TIGHTENS = (
     "init",
     "doctor",
     "prune",
+    "rm",
     "hold",
     "release",
     "retry",
