@@ -98,7 +98,7 @@ RAW = _flag(
 )
 OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
 CONTROLLER = _flag("--controller", help="show the controller's own log instead")
-TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
+TAIL = _option("--tail", metavar="N", type=int, help="only the newest N lines, or entries of the controller")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
