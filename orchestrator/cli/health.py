@@ -14,6 +14,7 @@ from orchestrator.client.health import TICK_SECONDS_MAX, Health, State
 from orchestrator.clock import utc_text
 from orchestrator.core.wording import span
 from orchestrator.errors import BackendError
+from orchestrator.files.room import is_full, room_text
 
 if TYPE_CHECKING:
     from orchestrator.client import Owner
@@ -69,6 +70,11 @@ def absence_text(call: Call, found: Attendance) -> str:
         return f"no controller is running{since}; nothing moves until `{up}`"
     if found.state is State.FROZEN:
         ago = f" for {span(now - found.since)}" if found.since is not None else ""
+        if is_full(call.home.path):
+            return (
+                f"the controller has not ticked{ago}, because {room_text(call.home.path)} is full; nothing "
+                f"moves until there is room: `{call.command('prune')}` and `{call.command('rm')} RUN` can help"
+            )
         log = call.command("logs", "--controller", "--tail", "20")
         return f"the controller has not ticked{ago}, so this may be old; for the cause see `{log}`"
     return ""

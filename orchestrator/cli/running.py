@@ -101,7 +101,7 @@ def _help(_call: Call) -> int:
 
 
 def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) -> int:
-    message = os_error_text(error) if isinstance(error, OSError) else str(error)
+    message = os_error_text(error, home.path if home else None) if isinstance(error, OSError) else str(error)
     if home is not None and (isinstance(error, DiskFull) or getattr(error, "errno", None) in FULL):
         message += _free_hint(home)
     code = exit_code(error)

@@ -11,6 +11,7 @@ from orchestrator.client.looking import Look, look
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
+from orchestrator.core.event import ActionFailed
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route, UntilKind
@@ -99,6 +100,9 @@ def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
         rows.append(("", f"micro-batch {order.micro_batch} × {order.devices}, {order.precision.value}"))
     if because:
         rows.append(("because", because))
+    last = look.events[-1].event if look.events else None
+    if isinstance(last, ActionFailed):
+        rows.append(("just now", story.event_text(last)))
     if record.wish is not None:
         rows.append(("asked to", record.wish.value))
     best = newest(record.accepted)
