@@ -73,7 +73,7 @@ def absence_text(call: Call, found: Attendance) -> str:
         if is_full(call.home.path):
             return (
                 f"the controller has not ticked{ago}, because {room_text(call.home.path)} is full; nothing "
-                f"moves until there is room: `{call.command('prune')}` and `{call.command('rm')} RUN` can help"
+                f"moves until there is room: `{call.command('prune')}` and `{call.command('rm')}` can help"
             )
         log = call.command("logs", "--controller", "--tail", "20")
         return f"the controller has not ticked{ago}, so this may be old; for the cause see `{log}`"

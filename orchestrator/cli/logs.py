@@ -133,7 +133,9 @@ class Lines:
         held = self._fitting(last_state(self._held)) if self._in_place else ""
         if said or held != self._shown:
             over = "\r\x1b[K" if self._shown else ""
-            sys.stdout.buffer.write((over + said + held).encode(sys.stdout.encoding, "replace"))
+            sys.stdout.buffer.write(
+                (over + said + held).encode(sys.stdout.encoding, sys.stdout.errors or "replace")
+            )
             sys.stdout.buffer.flush()
         self._shown = held
 
