@@ -36,6 +36,7 @@ from orchestrator.core.job import Kind
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import NO_ROOM, room_text
 from orchestrator.interpreters import Interpreter
 from orchestrator.session.layout import LOG
 
@@ -313,7 +314,8 @@ class Session:
         except CorruptCheckpoint as error:
             raise Over(Outcome.LOST, f"staged checkpoint corrupt: {error}") from error
         except OSError as error:
-            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}") from error
+            full = f"; {room_text(self.folder.work)} is full" if error.errno in NO_ROOM else ""
+            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}{full}") from error
 
     def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:
         """Does the work in a thread while the heartbeat goes on. A stop or the budget's end interrupts it."""
