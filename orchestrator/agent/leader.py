@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -55,8 +55,11 @@ def environment(
         "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
         "ORCHESTRATOR_PROGRESS": str(folder.progress),
         "ORCHESTRATOR_ACCELERATOR": order.accelerator,
+        "ORCHESTRATOR_RUN": order.run,
+        "ORCHESTRATOR_SESSION_NAME": order.session,
         MARK: incarnation,
     }
+    _one_curve(order, variables, {*dict(order.env), *order.secrets})
     if SESSION in inherited:
         variables[SESSION] = inherited[SESSION]  # so that the platform finds processes that outlive the agent
     if order.secrets:
@@ -85,6 +88,16 @@ def _programs(folder: Folder, path: str, site: Site | None, python: str | None) 
     own = {str(Path(python).parent), str(folder.root / PROGRAMS)}
     first = next((at for at, each in enumerate(folders) if each not in own), len(folders))
     return ":".join([*folders[:first], *added, *folders[first:]] if first else [*folders, *added])
+
+
+def _one_curve(order: Order, variables: dict[str, str], given: Collection[str]) -> None:
+    """Makes W&B continue the run's one curve in every session, except where the job has `given` a value; an
+    empty one takes the variable away. An id that the agent was started with is of something else."""
+    for name, value in (("WANDB_RUN_ID", order.run), ("WANDB_RESUME", "allow")):
+        if name not in given:
+            variables[name] = value
+        elif not variables[name]:  # W&B refuses an empty id
+            del variables[name]
 
 
 class Leader:

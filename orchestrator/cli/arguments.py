@@ -56,6 +56,8 @@ COMMANDS = (
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (o.RUN,)),
     Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
             "logs:logs", (o.OF_RUN, o.FOLLOW, o.TAIL), (o.RAW, o.CONTROLLER)),
+    Command("curves", "draw a run's metrics over all its sessions, or write them to a file", "curves:curves",
+            (o.RUN, *o.CURVES)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (o.RUN, o.DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (o.RUN, o.DISCARD)),
     Command("release", "continue a held run", "wishing:release", (o.RUN, o.DISCARD)),

@@ -143,6 +143,14 @@ SOURCE = _option("--source", metavar="DIR", help="only use the code in this fold
 SCRIPT = _option("script", metavar="SCRIPT", help="a Python script or a notebook")
 DRAFT = _option("-o", "--output", metavar="FILE", help="the job file to write (default: beside the script)")
 REPLACE = _flag("--force", help="replace an existing file")
+CURVES = (
+    _option("--metric", metavar="NAME", action="append", default=[],
+            help="only this metric (may be repeated)"),
+    _option("-o", "--output", metavar="FILE", help="write FILE.png, FILE.svg or FILE.csv instead"),
+    REPLACE,
+    _flag("--log", help="a logarithmic scale"),
+    _option("--width", metavar="N", type=int, help="how many columns (default: by the terminal, 60 to 120)"),
+)  # fmt: skip
 REHEARSAL = (
     _option("--platform", metavar="NAME", help="where: process (the default), docker, or one of the config"),
     _option("--steps", metavar="N", type=int, help="how many steps (default: as many as take some seconds)"),

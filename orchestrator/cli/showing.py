@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import health, hints, pythons, story, watching
+from orchestrator.cli import curves, health, hints, pythons, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text, number_text
 from orchestrator.client import SessionSummary, live
@@ -57,6 +57,7 @@ def show(call: Call) -> int:
     _title(out, record)
     out.facts([*_facts(call, found), *pythons.facts(told)])
     _show_sessions(out, record, history, call.clock.now())
+    curves.section(call, run)
     _show_notes(out, record)
     if record.phase is Phase.FAILED:
         hints.next_commands(call, run.name, ("logs",), ("retry",))

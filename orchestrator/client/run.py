@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client.run_curves import RunCurves
 from orchestrator.client.run_outputs import RunOutputs
 from orchestrator.core.lifecycle import Wish
 from orchestrator.errors import BackendError
@@ -46,6 +47,7 @@ class Run:
         self.client = client
         self.name = name
         self.outputs = RunOutputs(client, self._stored)
+        self.curves = RunCurves(client, name)
 
     def __repr__(self) -> str:
         return f"<Run {self.name}>"
