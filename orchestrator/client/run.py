@@ -188,12 +188,13 @@ class Run:
 
     # --- What it leaves ---------------------------------------------------------------------------------
 
-    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
-        """The lines that its sessions wrote, in one stream. With `follow` it waits for more until the run
-        rests. Contains only what the controller has collected; some platforms give their logs at the end."""
+    def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
+        """The lines that its sessions wrote, in one stream; with `tail`, only so many of the newest. With
+        `follow` it waits for more until the run rests. Contains only what the controller has collected;
+        some platforms give their logs at the end."""
         from orchestrator.client.logs import chunks, lines
 
-        return lines(chunks(self.client, self.name, follow=follow))
+        return lines(chunks(self.client, self.name, follow=follow, tail=tail))
 
     def checkpoints(self, *, verify: bool = False) -> tuple[Checkpoint, ...]:
         """Its accepted checkpoints, oldest first. `verify`: read every byte in the home store.
