@@ -255,13 +255,21 @@ def _locked(parsed: Parsed) -> tuple[Parsed, str]:
     reasons: list[str] = []
     for kind, file in parsed.requirements.items():
         try:
-            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)})
+            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)}, _oldest(parsed.job))
         except requirements.NotLocked as error:
             reasons.append(str(error) if kind == DEFAULT else f"for {kind}: {error}")
             continue
         if lock is not None:
             locks[kind] = lock.encode()
     return parsed.locked(locks), "\n".join(reasons)
+
+
+def _oldest(job: Job) -> str:
+    """The oldest Python that a lock must fit: the agent's, or the user's own if that is older."""
+    if job.python is None or not job.python.version:
+        return requirements.PYTHON
+    own = ".".join(job.python.version.split(".")[:2])
+    return min(own, requirements.PYTHON, key=lambda each: tuple(map(int, each.split("."))))
 
 
 def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:

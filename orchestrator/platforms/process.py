@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -31,6 +32,7 @@ from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
 from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import environments
 from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
 from orchestrator.platforms.session_options import SessionOptions
 from orchestrator.pythons import NoPython, entered
@@ -48,6 +50,15 @@ _PID_LIMIT = 1 << 22  # the kernel's maximum
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
+
+
+# What pip and uv read, for the agent's installation only. It strips the prefix; the training gets none of it.
+_INSTALL = "ORCHESTRATOR_INSTALL_"
+_FOR_INSTALLERS = re.compile(
+    r"(?i:(?:http|https|all|no)_proxy)|PIP_\w+|NETRC|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|OFFLINE)"
+)
+ENVIRONMENTS = "environments"  # in the platform's folder: the agent's, of jobs' requirements
 
 
 class ProcessOptions(SessionOptions):
@@ -125,7 +136,12 @@ class ProcessPlatform:
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
             python = self._pythons.pop(order.session, None) or self._python(order, "launch")
-            told = json.loads(self._options.agent_settings(order)) | {"python": python.path}
+            told = json.loads(self._options.agent_settings(order)) | {
+                "python": python.path,
+                "requirements": True,
+                "environments": str(self._folder / ENVIRONMENTS),
+                "uv": _uv(),
+            }
             self._spawn(session, lock, json.dumps(told), python)
 
     def _python(self, order: Order, operation: str) -> Interpreter:
@@ -178,6 +194,11 @@ class ProcessPlatform:
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
         environment.setdefault("PATH", os.environ.get("PATH", os.defpath))
         environment = entered(python, environment, session.root / PROGRAMS)
+        environment |= {
+            f"{_INSTALL}{name}": value
+            for name, value in os.environ.items()
+            if _FOR_INSTALLERS.fullmatch(name)
+        }
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
         return environment
@@ -300,9 +321,13 @@ class ProcessPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         there = (self._own(path.name) for path in paths if not path.is_symlink())
-        return tuple(_leftover(session) for session in there if session is not None)
+        sessions = (_leftover(session) for session in there if session is not None)
+        return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
     def remove(self, leftover: Leftover) -> None:
+        if leftover.kind == environments.KIND:
+            environments.remove(self._folder / ENVIRONMENTS, leftover.name, self._name)
+            return
         session = self._own(leftover.name)
         if session is not None and leftover.alive and session.alive():
             _kill(session, "killed: no run needs it any more")
@@ -318,6 +343,15 @@ class ProcessPlatform:
                     _end_rest(session)
         if self._folder.is_dir():
             sweep(self._folder)
+
+
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except OSError:
+        return None
 
 
 def _leftover(session: SessionFolder) -> Leftover:
