@@ -46,6 +46,8 @@ PLATFORM = _option(
     "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for what is copied")
+EXAMPLE = _option("name", metavar="EXAMPLE", nargs="?", help="the example to copy (default: list them)")
+EXAMPLE_INTO = _option("-o", "--output", metavar="DIR", help="folder to copy it into (default: its name)")
 ALL = _flag("-a", "--all", help="also list runs that are over")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
