@@ -105,7 +105,8 @@ COMMANDS = (
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
     Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
-    Command("completion", "print a completion script for your shell", "editors:completion", (o.SHELL,)),
+    Command("completion", "print a completion script for your shell", "editors:completion",
+            (o.SHELL, o.INSTALL)),
 )  # fmt: skip
 
 

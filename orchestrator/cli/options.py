@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 @dataclass(frozen=True)
@@ -176,3 +176,4 @@ REPLAYED = (
             help="all runs that were under way since then, such as 30d (the default with --config)"),
 )  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+INSTALL = _flag("--install", help="write it where the shell looks for it, instead of printing it")
