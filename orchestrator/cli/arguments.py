@@ -107,6 +107,8 @@ COMMANDS = (
     Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
     Command("completion", "print a completion script for your shell", "editors:completion",
             (o.SHELL, o.INSTALL)),
+    Command("uninstall", "list what stays behind without this program; remove some of it if you agree",
+            "uninstalling:uninstall", (o.DRY_RUN, o.YES, o.PURGE)),
 )  # fmt: skip
 
 

@@ -177,3 +177,4 @@ REPLAYED = (
 )  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
 INSTALL = _flag("--install", help="write it where the shell looks for it, instead of printing it")
+PURGE = _flag("--purge", help="also remove the home, with every run and checkpoint in it; asks for its name")
