@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestrator import spec
 from orchestrator.cli import arguments
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.lifecycle import Kind, Phase
+from orchestrator.core.lifecycle import TABLE, Kind, Phase
 from orchestrator.errors import InputError
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES
@@ -23,7 +23,7 @@ from tests import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
 def relative(path: Path) -> str:
@@ -39,6 +39,10 @@ def test_a_generated_page_is_current(name: str) -> None:
 def test_the_lifecycle_page_shows_every_phase_and_event() -> None:
     page = generate_docs.lifecycle_page()
     assert [word.value for word in (*Phase, *Kind) if word.value not in page] == []
+    rows = dict(re.findall(r"^\| (\w+) \| (.*?) \|", page, re.MULTILINE))
+    for phase, row in TABLE.items():
+        for kind, after in row.items():
+            assert (f"`{kind.value}` → {after.value}" in rows[phase.value]) == (after is not phase)
 
 
 def test_the_contract_quotes_its_example_as_it_is() -> None:
@@ -88,6 +92,9 @@ def test_a_decision_record_is_numbered_short_and_complete(record: Path) -> None:
     headings = re.findall(r"^(?:## |\*\*)(\w+)", text, re.MULTILINE)
     assert {"Context", "Choice", "Rejected"} <= set(headings)
     assert text.count("\n") <= 60
+
+
+def test_decision_records_are_numbered_without_a_gap() -> None:
     numbers = [path.name[:3] for path in DECISIONS]
     assert numbers == [f"{index:03}" for index in range(1, len(numbers) + 1)]
 
