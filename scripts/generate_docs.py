@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.client.metrics import families
-from orchestrator.core import bounds, lifecycle
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a program, it would find its own folder only
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from orchestrator.client.metrics import families  # noqa: E402
+from orchestrator.core import bounds, lifecycle  # noqa: E402
+from scripts import reference  # noqa: E402
+
+DOCS = ROOT / "docs"
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """File name in docs/ → its whole text."""
-    return {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page(), "metrics.md": metrics_page()}
+    own = {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page(), "metrics.md": metrics_page()}
+    return own | reference.pages()
 
 
 def bounds_page() -> str:

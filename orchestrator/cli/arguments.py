@@ -102,7 +102,7 @@ COMMANDS = (
     Command("up", "run the controller", "controlling:up", (), (o.DETACH, o.UNTIL_IDLE, o.STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
-    Command("schema", "print the o.JSON Schema of jobs, for editors", "editors:schema"),
+    Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
     Command("completion", "print a completion script for your shell", "editors:completion", (o.SHELL,)),
 )  # fmt: skip
 
