@@ -65,8 +65,8 @@ class Page(HTMLParser):
             target, words = self._link
             self.links.append(Link(target, " ".join("".join(words).split()), "article" in self._open))
             self._link = None
-        while self._open and self._open.pop() != tag:
-            pass
+        while tag in self._open and self._open.pop() != tag:
+            pass  # closed by what is around it, such as a paragraph
 
     def handle_data(self, data: str) -> None:
         if self._link is not None:

@@ -108,35 +108,42 @@ def test_every_make_command_in_the_documents_exists() -> None:
         assert set(named) <= targets, document
 
 
+_START = r"(?:^|&& |; )(?:\$ )?((?:\w+=\S+ )*(?:orchestrator|submit) (?!→)[^#|&<>;\n]*)"
+
+
 def commands(text: str) -> Iterator[str]:
-    """Every `orchestrator …` in a document, in a block or within a sentence, without what a shell adds."""
-    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        yield from re.findall(r"^\s*(?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", block, re.MULTILINE)
-    plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    yield from re.findall(r"^    (?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", plain, re.MULTILINE)
-    yield from re.findall(r"`(orchestrator [^`#|&<>]+)", plain)
+    """Every `orchestrator …` and `submit …` in a document, in a block or within a sentence, without what a
+    shell adds."""
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    plain = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for line in [*"\n".join(blocks).splitlines(), *re.findall(r"^ {4,}(.*)$", plain, re.MULTILINE)]:
+        yield from re.findall(_START, line.strip())
+    yield from re.findall(r"`(orchestrator [^`#|&<>]+|submit \S+\.ya?ml[^`#|&<>]*)", plain)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_command_is_one_that_can_be_typed(document: Path) -> None:
     for command in commands(document.read_text(encoding="utf-8")):
-        words = shlex.split(re.sub(r"^(?:\w+=\S+ )+|[\[\]]", "", command))[1:]
+        words = shlex.split(re.sub(r"^(?:\w+=\S+ )+|[\[\]]", "", command))
+        words = words if words[0] == "submit" else words[1:]
         given = arguments.parse(words) if not {"-h", "--help", "-V", "--version"} & {*words} else None
         offers = getattr(given, "offer", None) or []
         assert {re.split("[=:]", each)[1] for each in offers} <= {"ACCELERATOR", *catalogue}, command
 
 
 def test_a_command_that_cannot_be_typed_is_noticed() -> None:
-    text = "First `orchestrator backup`.\n\n    orchestrator replay --al  # all\n\n```\norchestrator p\n```\n"
+    text = (
+        "`orchestrator backup`\n\n    make demo && orchestrator replay --al  # all\n\n```\nsubmit --x\n```\n"
+    )
     found = [*commands(text)]
     assert [each.strip() for each in found] == [
-        "orchestrator p",
+        "submit --x",
         "orchestrator replay --al",
         "orchestrator backup",
     ]
     for command in found:
         with pytest.raises(InputError):
-            arguments.parse(command.split()[1:])
+            arguments.parse(command.removeprefix("orchestrator ").split())
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,32 @@ def test_no_link_of_the_site_is_dead(site: Site) -> None:
     assert list(site.odd_addresses()) == []
 
 
+@pytest.mark.parametrize(
+    ("wanted", "words", "page", "told"),
+    [
+        ("bring a Hugging Face script", ["Hugging Face"], "bring-your-script", "checkpoint-{step}"),
+        ("what a message means", ["exited 0 without a checkpoint"], "troubleshooting", "left no checkpoint"),
+        ("a GPU of my own without Docker", ["Your own machine"], "own-machine", "GPU"),
+        ("what Kaggle gets to see", ["What leaves"], "what-leaves", "everything that a session is given"),
+        (
+            "what is not proven",
+            ["Your first run on Kaggle", "what was never tried"],
+            "kaggle",
+            "What was never tried",
+        ),
+        ("every key of a job", ["Bring your script", "input"], "job-reference", "inputs[].sha256"),
+        ("an option of a command", ["Cheat sheet", "all options"], "commands", "--unless-running"),
+        ("is it for me", ["Comparison"], "comparison", "SkyPilot"),
+    ],
+)
+def test_it_takes_two_clicks_at_most(site: Site, wanted: str, words: list[str], page: str, told: str) -> None:
+    assert len(words) <= 2
+    found, anchor = site.clicks("docs/index.html", words)
+    assert found == site.folder / "docs" / f"{page}.html", wanted
+    assert told in site.pages[found].text
+    assert not anchor or anchor in site.pages[found].anchors
+
+
 def test_the_site_loads_nothing_from_elsewhere(site: Site) -> None:
     assert list(site.remote_loads()) == []
     assert site.page("docs/index.html").loads != []
