@@ -10,7 +10,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,8 +29,8 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
-from orchestrator.freeze import bundle, images, inputs, leaving, requirements
-from orchestrator.freeze.leaving import Part
+from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirements
+from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
@@ -48,6 +48,7 @@ class Plan:
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
     home store. `unlocked`: why its requirements could not be locked; empty
     if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
+    `contents`: the source's files, and what of it is left out.
     """
 
     job: Job
@@ -59,6 +60,7 @@ class Plan:
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
+    contents: Contents = field(default_factory=Contents)
 
     @property
     def verdict(self) -> Verdict:
@@ -98,11 +100,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A job with everything it names pinned, what leaves with it, and why its requirements are not locked."""
+    """A job with everything it names pinned, what leaves with it, and why its requirements are not locked.
+    `contents`: what of the source leaves, and what not."""
 
     job: Job
     leaves: tuple[Part, ...]
     unlocked: str
+    contents: Contents = field(default_factory=Contents)
 
 
 def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Plan:
@@ -133,7 +137,12 @@ def planned(
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
-        (*_no_kernel(job, route), *_warnings(job, offers, now)),
+        (
+            *ignoring.named(job.command, frozen.contents.left_out),
+            *_no_kernel(job, route),
+            *_warnings(job, offers, now),
+        ),
+        frozen.contents,
     )
 
 
@@ -200,8 +209,8 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
         # First, because it may take long, and `prune` spares only young archives.
         pinned = inputs.pin(parsed.job.inputs)
     with parsed.at("source"):
-        sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
-    if told := old_checkpoints(parsed.job, Folders(into).bundle(sha256)):
+        made = bundle.frozen(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+    if told := old_checkpoints(parsed.job, Folders(into).bundle(made.sha256)):
         raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
     image = parsed.job.image
     if parsed.image is not None:
@@ -213,8 +222,9 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
                 allow=parsed.source_allow,
             )
         image = f"{FROZEN_IMAGE}{frozen}"
-    job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
-    return Frozen(job, (*_archived(parsed, job, into), *given), unlocked)
+    job = replace(parsed.job, bundle=made.sha256, image=image, inputs=pinned)
+    contents = leaving.contents(Folders(into).bundle(made.sha256), made.left_out)
+    return Frozen(job, (*_archived(parsed, job, into), *given), unlocked, contents)
 
 
 def old_checkpoints(job: Job, archive: Path) -> str:
