@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,7 +23,8 @@ from orchestrator.files import (
     set_aside,
     sync_folder,
 )
-from orchestrator.files.hashing import digest_file
+from orchestrator.files.hashing import digest as digest
+from orchestrator.files.hashing import walked
 from orchestrator.shut import is_shut
 
 # A retry cannot change these errors. A full disk or a network failure may pass.
@@ -64,25 +64,12 @@ def _pinned(each: Input) -> Input:
 
 def _check_no_ledger(each: Input) -> None:
     origin = Path(each.origin)
-    for file in _files(origin) if origin.is_dir() else (origin,):
+    for file in walked(origin) if origin.is_dir() else (origin,):
         if is_shut(file.stat()):
             raise InputError(
                 f"input {each.name!r}: {file} is this orchestrator's own ledger, which every run "
                 "changes; name a folder without it"
             )
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file's bytes; for a folder, the sha256 of its sorted lines `<sha256>  <path>`."""
-    if not path.is_dir():
-        return digest_file(path)
-    lines = [f"{digest_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
-    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    found = [Path(here) / name for here, _, names in os.walk(folder, followlinks=True) for name in names]
-    yield from sorted(found, key=lambda file: file.relative_to(folder).as_posix())
 
 
 def key(inputs: tuple[Input, ...]) -> str:
