@@ -27,6 +27,13 @@ def document(plan: Plan) -> dict[str, Any]:
             for part in plan.leaves
         ],
         "source": _contents(plan),
+        "fetched": [
+            {
+                "name": each.name, "from": each.source, "bytes": each.size, "files": each.files,
+                "sha256": each.sha256, "cached": each.here,
+            }
+            for each in plan.fetched
+        ],
         "env": [name for name, _ in plan.job.env],
         "secrets": list(plan.job.secrets),
         "secrets_not_set": list(plan.secrets_not_set),
@@ -67,8 +74,26 @@ def show(out: Output, plan: Plan) -> None:
         rows.append(("credential", "of the home store", "", "", where))
     out.say()
     out.table(("LEAVES", "WHAT", "FILES", "SIZE", "LARGEST"), rows, right=frozenset({2, 3}))
+    _show_fetched(out, plan)
     _show_source(out, plan)
     out.facts([("may go to", ", ".join(plan.destinations) or "no platform")])
+
+
+def _show_fetched(out: Output, plan: Plan) -> None:
+    """Where inputs come from, and what would have to be fetched for a submit."""
+    if not plan.fetched:
+        return
+    rows = [
+        (
+            each.name, each.source, f"{each.files:,}",
+            "unknown" if each.size is None else size_text(each.size),
+            "in the cache" if each.here else "a submit fetches it",
+            "not known yet" if each.sha256 is None else each.sha256[:12] + "…",
+        )
+        for each in plan.fetched
+    ]  # fmt: skip
+    out.say()
+    out.table(("FETCHED", "FROM", "FILES", "SIZE", "NOW", "SHA256"), rows, right=frozenset({2, 3}))
 
 
 def _show_source(out: Output, plan: Plan) -> None:

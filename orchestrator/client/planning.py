@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import routing
+from orchestrator.client import fetching_inputs, routing
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import notebook
@@ -29,6 +30,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
+from orchestrator.fetching.bringing import Fetched
 from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirements
 from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
@@ -48,7 +50,7 @@ class Plan:
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
     home store. `unlocked`: why its requirements could not be locked; empty
     if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
-    `contents`: the source's files, and what of it is left out.
+    `contents`: the source's files, and what of it is left out. `fetched`: its inputs from the network.
     """
 
     job: Job
@@ -61,6 +63,7 @@ class Plan:
     shipping: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     contents: Contents = field(default_factory=Contents)
+    fetched: tuple[Fetched, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -101,12 +104,13 @@ class Plan:
 @dataclass(frozen=True)
 class Frozen:
     """A job with everything it names pinned, what leaves with it, and why its requirements are not locked.
-    `contents`: what of the source leaves, and what not."""
+    `contents`: what of the source leaves, and what not. `fetched`: its inputs from the network."""
 
     job: Job
     leaves: tuple[Part, ...]
     unlocked: str
     contents: Contents = field(default_factory=Contents)
+    fetched: tuple[Fetched, ...] = ()
 
 
 def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Plan:
@@ -115,7 +119,7 @@ def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]
     parsed = parse(wired, job, platforms)
     check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        frozen = freeze(parsed, Path(folder))
+        frozen = freeze(parsed, Path(folder), Fetching(wired, brings=False))
     with client.ledgers.existing() as ledger:
         market = routing.market(wired, ledger)
         route = routing.route_in(market, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
@@ -138,11 +142,13 @@ def planned(
         frozen.unlocked,
         wired.shipping,
         (
+            *(each.warning for each in frozen.fetched if each.warning),
             *ignoring.named(job.command, frozen.contents.left_out),
             *_no_kernel(job, route),
             *_warnings(job, offers, now),
         ),
         frozen.contents,
+        frozen.fetched,
     )
 
 
@@ -197,8 +203,9 @@ def check_secrets(wired: Wired, job: Job) -> None:
         raise InputError("\n".join(refused))
 
 
-def freeze(parsed: Parsed, into: Path) -> Frozen:
-    """Pins everything that the job names, and puts archives of its source and image into the home `into`.
+def freeze(parsed: Parsed, into: Path, fetching: Fetching) -> Frozen:
+    """Pins everything that the job names, and puts archives of its source and image into the home `into`, and
+    what was fetched for it.
 
     It may take minutes, so call it after all cheaper checks. Raises InputError for files that must not leave
     this machine.
@@ -207,7 +214,9 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     with parsed.at("inputs"):
         given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
         # First, because it may take long, and `prune` spares only young archives.
-        pinned = inputs.pin(parsed.job.inputs)
+        pinned, fetched = fetching.pinned(parsed)
+        if fetched and fetching.brings:  # the home's own copy: the cache may lose it
+            inputs.stage(pinned, Folders(into).inputs)
     with parsed.at("source"):
         made = bundle.frozen(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
     if told := old_checkpoints(parsed.job, Folders(into).bundle(made.sha256)):
@@ -224,7 +233,8 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
         image = f"{FROZEN_IMAGE}{frozen}"
     job = replace(parsed.job, bundle=made.sha256, image=image, inputs=pinned)
     contents = leaving.contents(Folders(into).bundle(made.sha256), made.left_out)
-    return Frozen(job, (*_archived(parsed, job, into), *given), unlocked, contents)
+    leaves = (*_archived(parsed, job, into), *given, *fetching_inputs.parts(fetched))
+    return Frozen(job, leaves, unlocked, contents, fetched)
 
 
 def old_checkpoints(job: Job, archive: Path) -> str:

@@ -92,6 +92,9 @@ class Fetcher:
                     f"({size_text(kept.size)}), not {wish.sha256}: it has changed, or the job's "
                     "sha256 is wrong"
                 )
+            if kept.size > wish.bytes_max:
+                size, limit = size_text(kept.size), size_text(wish.bytes_max)
+                raise InputError(f"{kept.pinned}: {size} is more than the limit of {limit}")
             self._cache.note(key, kept)
         self._cache.tidy(kept.sha256)
         return _fetched(wish, kept, warning)
@@ -164,12 +167,12 @@ class Fetcher:
 
     def _version(self, source: Source) -> str:
         if source.kind is Kind.HUB:
-            return Hub(self._web).commit(source)
+            return self._transfers.again(lambda: Hub(self._web).commit(source))
         return str(self._kaggle().newest(source.place))
 
     def _entries(self, source: Source) -> tuple[Entry, ...]:
         if source.kind is Kind.HUB:
-            return Hub(self._web).entries(source)
+            return self._transfers.again(lambda: Hub(self._web).entries(source))
         listed = self._kaggle().files(source.place, int(source.version))
         found = tuple(Entry(path, size) for path, size in sorted(listed.items()))
         if not source.path:
@@ -253,4 +256,6 @@ def _said(wish: Wish) -> Iterator[None]:
         yield
     except InputError as error:
         text = str(error)
-        raise InputError(text if wish.name in text else f"input {wish.name!r}: {text}") from error
+        raise InputError(
+            text if f"input {wish.name!r}" in text else f"input {wish.name!r}: {text}"
+        ) from error

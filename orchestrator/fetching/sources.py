@@ -15,9 +15,7 @@ from orchestrator.errors import InputError
 
 WEB = re.compile(r"https?://[^/\s@?#\\]+(/[^\s#]*)?")
 KAGGLE = re.compile(r"kaggle:([A-Za-z0-9_-]+)/([A-Za-z0-9_.-]+)(?:/([0-9]{1,9}))?(?:/(\S.*))?")
-HUB = re.compile(
-    r"hf:([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_.-]+(?:/[A-Za-z0-9_.-]+)*?))?(?:/(\S.*))?"
-)
+HUB = re.compile(r"hf:([A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+)(?:@([A-Za-z0-9_.-]+))?(?:/(\S.*))?")
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
@@ -25,6 +23,9 @@ class Kind(StrEnum):
     WEB = "https"
     KAGGLE = "kaggle"
     HUB = "hf"
+
+
+_SCHEMES = frozenset({"http", *Kind})
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Source:
 
 def is_fetched(origin: str) -> bool:
     """Whether an input comes from the network."""
-    return origin.partition(":")[0] in ("https", "http", "kaggle", "hf")
+    return origin.partition(":")[0] in _SCHEMES
 
 
 def parse(origin: str) -> Source:

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 
 import tenacity
 
@@ -22,6 +22,7 @@ from orchestrator.errors import AccessDenied, InputError, Transient
 from orchestrator.fetching.web import Answer, Broken, Web, shown
 from orchestrator.files import write_whole
 
+ASKED = 4  # times, for lists
 TRIES = 6  # in a row that bring next to nothing
 PROGRESS_BYTES = 65536
 WAIT_SECONDS_MAX = 60.0
@@ -30,6 +31,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)")
 _PACKED = (".gz", ".tgz", ".z", ".br", ".zst", ".deflate")
 _PAGES = (".html", ".htm", ".xhtml")
 
+T = TypeVar("T")
 Progress = Callable[[str, int, int | None], None]  # name, bytes that are there, all bytes if known
 
 
@@ -95,13 +97,24 @@ class Transfers:
 
     def look(self, url: str, token: str, name: str, bytes_max: int) -> Version:
         """The version that is there now, by the headers alone. Raises Broken, InputError, AccessDenied."""
-        one = _One(self._web, Wanted(lambda: url, name, bytes_max, token, page=True), Path(), self._progress)
+        one = _One(
+            self._web, Wanted(lambda: url, name, bytes_max, token, page=True), Path("nowhere"), self._progress
+        )
         one.label = f"{name} ({shown(url)})"
         for method in ("HEAD", "GET"):  # signed addresses are for one method
             with self._web.open(url, {}, method=method, token=token) as answer:
                 if method == "GET" or answer.status in (200, 401, 429):
                     return one.judged(answer)
         raise AssertionError("GET returns or raises")
+
+    def again(self, ask: Callable[[], T]) -> T:
+        """What `ask` returns, asked again while it raises Broken, a few times."""
+        stop = tenacity.stop_after_attempt(ASKED)
+        tries = tenacity.Retrying(
+            retry=tenacity.retry_if_exception(lambda e: isinstance(e, Broken) and not e.unreached),
+            stop=stop, wait=self._pause, sleep=self._sleep, reraise=True,
+        )  # fmt: skip
+        return tries(ask)
 
     def _pause(self, state: tenacity.RetryCallState) -> float:
         error = state.outcome.exception() if state.outcome is not None else None

@@ -18,6 +18,7 @@ from pathlib import Path
 from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
+from orchestrator.fetching.sources import is_fetched
 from orchestrator.freeze.ignoring import LeftOut
 
 ENTRIES_MAX = 1_000_000
@@ -153,7 +154,7 @@ def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> t
     walks = [
         _Walk(each, frozenset(allowed))
         for each, allowed in zip(inputs, allow, strict=True)
-        if ":" not in each.origin.partition("/")[0]  # other inputs do not leave from here
+        if not is_fetched(each.origin)
     ]
     parts = [walk.part() for walk in walks]
     mistakes = [line for walk in walks for line in walk.mistakes()]

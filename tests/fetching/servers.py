@@ -33,6 +33,7 @@ class Site:
     url: str = ""
     port: int = 0
     sent: int = 0  # bytes of content
+    fallback: Answering | None = None  # for paths that nothing else answers
 
     def tag(self, path: str) -> str:
         return self.tags.get(path, f'"{hash(self.files[path]) & 0xFFFFFFFF:x}"')
@@ -54,6 +55,8 @@ class Handler(BaseHTTPRequestHandler):
             self.site.answers[path](self)
         elif path in self.site.files:
             self.file(path)
+        elif self.site.fallback is not None:
+            self.site.fallback(self)
         else:
             self.reply(404)
 
