@@ -96,6 +96,8 @@ def _kaggle(wired: Wired) -> KaggleData:
 
     given = next((each for each in wired.config.platforms if each.type == Kind.KAGGLE), None)
     if given is None:
-        return AccountData(Account("kaggle", KaggleOptions(), wired.clock))
+        account = Account("kaggle", KaggleOptions(), wired.clock)
+        return AccountData(lambda: account.client)
     options: KaggleOptions = catalog.checked("platform", given.name, given.type, given.options, TYPES)
-    return AccountData(Account(given.name, options, wired.clock))
+    configured = Account(given.name, options, wired.clock)
+    return AccountData(lambda: configured.client)

@@ -258,7 +258,8 @@ def account(kaggle: LocalKaggle, folder: Path) -> AccountData:
     key = folder / "key"
     key.write_text(kaggle.settings.key)
     options = KaggleOptions(endpoint=kaggle.url, username=kaggle.settings.username, key_file=key)
-    return AccountData(Account("kaggle", options, SystemClock()))
+    made = Account("kaggle", options, SystemClock())
+    return AccountData(lambda: made.client)
 
 
 def test_a_data_set_of_kaggle_is_pinned_to_its_version(kaggle: LocalKaggle, tmp_path: Path) -> None:

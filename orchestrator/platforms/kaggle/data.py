@@ -1,6 +1,6 @@
 """The data sets of Kaggle that a job reads: their versions, files and addresses, as an account sees them.
 
-Through the account's own client. Must never download anything itself.
+Through the account's own client, which `client` gives. Must never download anything itself.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import requests
 
 from orchestrator.errors import BackendError, InputError, NotFound, Transient
 from orchestrator.platforms.kaggle import sdk
-from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.answers import Failure, of_error, of_response
 from orchestrator.platforms.kaggle.client import OUTPUT_PAGE, KaggleClient
 from orchestrator.platforms.kaggle.values import decode_sizes
@@ -25,8 +24,8 @@ T = TypeVar("T")
 class AccountData:
     """`place` is `owner/name`. Raises InputError for what Kaggle does not show, and BackendError."""
 
-    def __init__(self, account: Account) -> None:
-        self._account = account
+    def __init__(self, client: Callable[[], KaggleClient]) -> None:
+        self._client = client
 
     def newest(self, place: str) -> int:
         """The number of its newest version."""
@@ -63,7 +62,7 @@ class AccountData:
         return self._asked(f"{place}/{version}/{file}", again)
 
     def _asked(self, place: str, ask: Callable[[KaggleClient], T]) -> T:
-        client = self._account.client
+        client = self._client()
         try:
             return ask(client)
         except Failure as failure:
