@@ -129,7 +129,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
     "orchestrator.sending": PURE,
-    "orchestrator.freeze": (*PURE, DISK),
+    "orchestrator.fetching": (*PURE, DISK),
+    # What was fetched is staged from the cache.
+    "orchestrator.freeze": (*PURE, DISK, "orchestrator.fetching.cache", "orchestrator.fetching.sources"),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),

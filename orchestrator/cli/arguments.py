@@ -112,15 +112,11 @@ COMMANDS = (
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
     Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
-<<<<<<< HEAD
     Command("help", "show the commands, or how one is used", "helping:help_of", (o.WORDS,)),
     Command("completion", "print a completion script for your shell", "editors:completion",
             (o.SHELL, o.INSTALL)),
     Command("uninstall", "list what stays behind without this program; remove some of it if you agree",
             "uninstalling:uninstall", (o.DRY_RUN, o.YES, o.PURGE)),
-=======
-    Command("completion", "print a completion script for your shell", "editors:completion", (o.SHELL,)),
->>>>>>> c17-H
 )  # fmt: skip
 
 # What other programs call these.

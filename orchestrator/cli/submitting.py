@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import following, hints, pulling, pythons, routing
+from orchestrator.cli import fetching, following, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
@@ -48,14 +48,16 @@ def submit(call: Call, beside: following.Beside | None = None) -> int:
     if given.output is not None:
         _check_output(given.output)
     if scheduled:
-        return scheduling.submit(call)
-    done = call.client.submit(
-        given.job,
-        platforms=given.platform,
-        unless_running=given.unless_running,
-        deadline=given.deadline,
-        start=given.start,
-    )
+        with fetching.shown(call):
+            return scheduling.submit(call)
+    with fetching.shown(call):
+        done = call.client.submit(
+            given.job,
+            platforms=given.platform,
+            unless_running=given.unless_running,
+            deadline=given.deadline,
+            start=given.start,
+        )
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"
         _tell_submitted(call, done, done.plan)

@@ -205,12 +205,13 @@ ELSEWHERE = "elsewhere:"  # then a path on another machine, which is never looke
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference. If the
+    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `hf:` reference. If the
     run came out of a store, it is a path of another machine, after ELSEWHERE."""
 
     name: str
     origin: str
     sha256: str | None = None
+    size: int | None = None  # of what was fetched, in bytes
 
 
 class Mode(StrEnum):

@@ -20,6 +20,7 @@ from orchestrator.core.wording import with_valid
 from orchestrator.spec import commands, elsewhere
 from orchestrator.spec.commands import Given
 from orchestrator.spec.document import shown
+from orchestrator.spec.fetching import Gigabytes, Token
 from orchestrator.spec.fields import (
     COUNT_MAX,
     DURATION_WORDS,
@@ -248,10 +249,15 @@ class WorkSection(Section):
     )
 
 
+ORIGIN_WORDS = "a file or folder, relative to this file; or https://…, kaggle:owner/dataset, hf:owner/dataset"
+
+
 class InputSection(Section):
     name: Name
-    from_: Text = Field(alias="from", description="a file or folder, relative to this file")
+    from_: Text = Field(alias="from", description=ORIGIN_WORDS)
     sha256: Sha256 | None = None
+    max_gb: Gigabytes | None = None
+    token: Token | None = None
     allow: list[Text] = Field(
         default=[],
         description="a list of paths in this input, or patterns, that are sent although they look like "
