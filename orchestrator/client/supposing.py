@@ -18,6 +18,7 @@ from zoneinfo import ZoneInfo
 from orchestrator import catalog
 from orchestrator import config as configuration
 from orchestrator.config import Config, PlatformConfig
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, Traits
@@ -199,7 +200,8 @@ def _stated(text: str, supposed: Config) -> tuple[str, str, int]:
     if name not in known:
         raise InputError(f"--offer {text}: {unknown(f'platform {name!r}', name, known)}")
     if accelerator not in catalogue:
-        raise InputError(f"--offer {text}: {unknown(f'accelerator {accelerator!r}', accelerator, catalogue)}")
+        told = unknown_accelerator(f"accelerator {accelerator!r}", accelerator)
+        raise InputError(f"--offer {text}: {told}")
     count = int(slots) if re.fullmatch(r"[0-9]{1,4}", slots) else 0
     if ":" in rest and not 1 <= count <= SLOTS_MAX:
         raise InputError(f"--offer {text}: {slots!r} is not a number of slots; give 1 to {SLOTS_MAX}")

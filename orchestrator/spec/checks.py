@@ -14,13 +14,13 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from orchestrator import cron
 from orchestrator.core import credentials
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
 from orchestrator.core.wording import did_you_mean, suggested, with_valid
 from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
-from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.rules import rule_problems
 from orchestrator.spec.schema import MICRO_BATCH_MAX, window_of
 
@@ -128,7 +128,7 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
 def _unknown_accelerator(name: str) -> str:
     if name.lower() in _ANY_ACCELERATOR:
         return f"unknown accelerator {shown(name)}; write default, which is for every one that is not named"
-    told = unknown("accelerator", name, (*catalogue, "default"))
+    told = unknown_accelerator(f"accelerator {shown(name)}", name, also=("default",))
     return f"{told}, which is for every other one"
 
 

@@ -10,9 +10,10 @@ from typing import Annotated
 
 from pydantic import Field
 
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.prices import Prices, Where
-from orchestrator.spec.document import Path, Problem
+from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import Amount, Section
 from orchestrator.spec.mistakes import unknown
 
@@ -54,4 +55,6 @@ def price_problems(prices: object, platforms: Collection[str], path: Path) -> It
             if platform not in platforms:
                 yield Problem((*path, kind, key), unknown("platform", platform, platforms))
             elif slash and accelerator not in catalogue:
-                yield Problem((*path, kind, key), unknown("accelerator", accelerator, catalogue))
+                yield Problem(
+                    (*path, kind, key), unknown_accelerator(f"accelerator {shown(accelerator)}", accelerator)
+                )

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import OfferPattern, Rule, RuleEffect, When
-from orchestrator.spec.document import Path, Problem
+from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import Amount, Flag, Name, Names, Section, Text, Words
-from orchestrator.spec.mistakes import unknown
 
 _EFFECTS = tuple(effect.value for effect in RuleEffect)
 Hour = Annotated[float, Field(ge=0, lt=24, description="an hour of the day, from 0 to below 24")]
@@ -122,7 +122,7 @@ def _pattern_problems(pattern: dict[str, object], path: Path) -> Iterator[Proble
     given = pattern.get("accelerator")
     for word in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
         if isinstance(word, str) and word not in catalogue:
-            yield Problem((*path, "accelerator"), unknown("accelerator", word, catalogue))
+            yield Problem((*path, "accelerator"), unknown_accelerator(f"accelerator {shown(word)}", word))
 
 
 def _range_problems(value: dict[str, object], path: Path) -> Iterator[Problem]:
