@@ -30,6 +30,7 @@ _FILES = (
     "core/mask.py",
     "core/notebook.py",
     "core/order.py",
+    "core/own_accelerators.py",
     "core/save_pattern.py",
     "core/wire.py",
     "session/__init__.py",

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.core.accelerators import Accelerator, catalogue
+from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.gpu_names import may_be
 from orchestrator.core.job import Kind
 from orchestrator.core.order import Order
+from orchestrator.core.own_accelerators import row_of
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
@@ -45,7 +46,9 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
     `variables`. `root` is the folder that holds /sys and /dev. May take seconds. Kaggle may give another
     machine without an error (docs/references/kaggle.md#accelerators).
     """
-    row = catalogue[order.accelerator]
+    row = row_of(order)
+    if row is None:
+        raise Substituted(f"this agent does not know the accelerator {order.accelerator}")
     if row.kind is Kind.GPU:
         return _check_gpus(order, row, variables)
     if row.kind is Kind.TPU:

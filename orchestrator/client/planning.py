@@ -162,7 +162,7 @@ def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
     """The job in the file, limited to these platforms if any are named. Raises SpecError or InputError."""
-    parsed = spec.load(Path(job))
+    parsed = spec.load(Path(job), wired.config.accelerators)
     wanted = tuple(dict.fromkeys(platforms))
     known = [each.name for each in wired.config.platforms]
     for name in wanted:

@@ -71,6 +71,7 @@ def row(
     devices: int = 1,
     needs_torch: str | None = None,
     retired: str | None = None,
+    gpu_names: tuple[str, ...] = (),
 ) -> tuple[str, Accelerator]:
     sources = {
         "devices": source,
@@ -92,5 +93,6 @@ def row(
         sources=MappingProxyType(sources),
         needs_torch=needs_torch,
         retired=retired,
+        gpu_names=gpu_names,
     )
     return name, made

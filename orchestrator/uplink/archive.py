@@ -27,6 +27,7 @@ _FILES = (
     "core/hardware.py",
     "core/job.py",
     "core/order.py",
+    "core/own_accelerators.py",
     "core/wire.py",
     "session/__init__.py",
     "session/layout.py",

@@ -64,7 +64,6 @@ def test_what_is_no_count_of_gpus_is_unknown(name: str) -> None:
         ("RTX 4090", "RTX4090"),
         ("rtx4090", "RTX4090"),
         ("NVIDIA GeForce RTX 3090 Ti", "RTX3090Ti"),
-        ("A10O", "A100"),
     ],
 )
 def test_an_unknown_name_is_told_the_closest(given: str, near: str) -> None:
