@@ -44,6 +44,8 @@ COMMANDS = (
     ),
     Command("new", "write a first job file for a script or notebook", "drafting:new",
             (o.SCRIPT, o.DRAFT, o.REPLACE)),
+    Command("examples", "list small examples, or copy one into a folder", "examples:examples",
+            (o.EXAMPLE, o.EXAMPLE_INTO)),
     Command("rehearse", "train a few steps here, stop, kill and resume them, and compare",
             "rehearsing:rehearse", (o.JOB, *o.REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
@@ -100,7 +102,7 @@ COMMANDS = (
     Command("service", "run the controller as a service of this machine", "service:service",
             parts=(
         Command("install", "write the unit, enable it and start it", "service:service",
-                (o.STANDBY, o.PRINT, o.SYSTEM)),
+                (o.STANDBY, o.PRINT), (o.SYSTEM, o.LAUNCHD)),
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),
@@ -109,9 +111,12 @@ COMMANDS = (
     Command("up", "run the controller", "controlling:up", (), (o.DETACH, o.UNTIL_IDLE, o.STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
-    Command("schema", "print the o.JSON Schema of jobs, for editors", "editors:schema"),
+    Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
     Command("help", "show the commands, or how one is used", "helping:help_of", (o.WORDS,)),
-    Command("completion", "print a completion script for your shell", "editors:completion", (o.SHELL,)),
+    Command("completion", "print a completion script for your shell", "editors:completion",
+            (o.SHELL, o.INSTALL)),
+    Command("uninstall", "list what stays behind without this program; remove some of it if you agree",
+            "uninstalling:uninstall", (o.DRY_RUN, o.YES, o.PURGE)),
 )  # fmt: skip
 
 # What other programs call these.

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,8 @@ PLATFORM = _option(
     "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for what is copied")
+EXAMPLE = _option("name", metavar="EXAMPLE", nargs="?", help="the example to copy (default: list them)")
+EXAMPLE_INTO = _option("-o", "--output", metavar="DIR", help="folder to copy it into (default: its name)")
 ALL = _flag("-a", "--all", help="also list runs that are over")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
@@ -169,6 +171,7 @@ SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 day
 IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
 EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
 PRINT = _flag("--print", help="only print the unit")
+LAUNCHD = _flag("--launchd", help="print a LaunchAgent for a Mac, on any machine")
 SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
 RECORDED_RUN = _option(
     "run", metavar="RUN", nargs="?", help="the run: its name, a unique prefix of it, or its job's name"
@@ -186,3 +189,5 @@ REPLAYED = (
             help="all runs that were under way since then, such as 30d (the default with --config)"),
 )  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+INSTALL = _flag("--install", help="write it where the shell looks for it, instead of printing it")
+PURGE = _flag("--purge", help="also remove the home, with every run and checkpoint in it; asks for its name")

@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
+    from orchestrator.freeze.ignoring import LeftOut
     from orchestrator.freeze.leaving import Part
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
@@ -83,6 +84,7 @@ _HOMES = {
     "Health": "client.health",
     "Hop": "core.offer",
     "JudgedClaim": "client.routing",
+    "LeftOut": "freeze.ignoring",
     "Leftovers": "client.leftovers",
     "Leg": "rehearsal.legs",
     "LogLine": "client.logs",
@@ -155,6 +157,7 @@ __all__ = [
     "Health",
     "Hop",
     "JudgedClaim",
+    "LeftOut",
     "Leftovers",
     "Leg",
     "LogLine",
