@@ -42,6 +42,9 @@ def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
         lines = [(command, "") for command, _ in lines]  # a command that wraps cannot be copied
     call.out.say()
     call.out.facts(
-        ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}".rstrip())
-        for command, meaning in lines
+        (
+            ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}".rstrip())
+            for command, meaning in lines
+        ),
+        whole=True,
     )
