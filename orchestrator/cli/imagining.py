@@ -15,13 +15,13 @@ from orchestrator.errors import InputError
 
 def of(call: Call) -> tuple[Imagined, ...]:
     """The estimates that were asked for. Raises InputError without a job."""
-    if not call.options.on:
+    wanted: list[str] = getattr(call.options, "on", [])  # `submit --dry-run` plans, too
+    if not wanted:
         return ()
     if call.options.job is None:
-        raise InputError(
-            f"--on {call.options.on[0]} needs a job: `{call.command('plan', 'JOB', '--on', 'T4x2')}`"
-        )
-    return call.client.outlook.on(call.options.job, call.options.on)
+        again = call.command("plan", "JOB", "--on", wanted[0])
+        raise InputError(f"--on {wanted[0]} needs a job: `{again}`")
+    return call.client.outlook.on(call.options.job, wanted)
 
 
 def show(out: Output, job: Job, found: Sequence[Imagined]) -> None:

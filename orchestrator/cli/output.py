@@ -35,6 +35,7 @@ class Output:
     """Standard output. With `as_json` only `document` and `record` print, otherwise only the others do.
 
     `done` is what the command has changed, in words; it is told if standard output cannot be written.
+    `is_terminal`: one that can be drawn on. `has_width`: any terminal, so lines are wrapped.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -43,7 +44,7 @@ class Output:
         self.local: Callable[[str], str] = str  # turns the times in a text for people into theirs
         self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
         self._shown = charset.stand_ins(sys.stdout.encoding)
-        self._wraps = not as_json and sys.stdout.isatty()
+        self.has_width = not as_json and sys.stdout.isatty()
         self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
     def _told(self, text: str) -> str:
@@ -57,7 +58,7 @@ class Output:
 
     def wrapped(self, text: str, style: str) -> None:
         """Prints a sentence for people; on a terminal it is wrapped between its words."""
-        for line in self._wrapped(self._told(text), 0):
+        for line in self.fitted(self._told(text), 0):
             self.say(self.paint(line, style))
 
     def remark(self, text: str) -> None:
@@ -91,14 +92,14 @@ class Output:
         narrow terminal, values stand below long names. `whole`: no value is wrapped, such as a command."""
         rows = [(self._told(name), self._told(value)) for name, value in pairs if value]
         width = max((len(name) for name, _ in rows), default=0)
-        if self._wraps and width > _columns() * NAMES_SHARE_MAX and not whole:
+        if self.has_width and width > _columns() * NAMES_SHARE_MAX and not whole:
             self._facts_below(rows)
             return
         before = None
         for name, value in rows:
             shown = "" if name == before else name
             before = name
-            lines = value.split("\n") if whole else self._wrapped(value, width + len(GAP))
+            lines = value.split("\n") if whole else self.fitted(value, width + len(GAP))
             first, *more = lines or [""]
             self.say(f"{self.paint(shown.ljust(width), 'dim')}{GAP}{first}")
             for line in more:
@@ -110,15 +111,15 @@ class Output:
             if name != before:
                 self.say(self.paint(name, "dim"))
             before = name
-            for line in self._wrapped(value, 2 * len(GAP)):
+            for line in self.fitted(value, 2 * len(GAP)):
                 self.say(f"{GAP}{GAP}{line}")
 
-    def _wrapped(self, text: str, indent: int) -> list[str]:
+    def fitted(self, text: str, indent: int) -> list[str]:
         """The text's lines; on any terminal they are wrapped to the width beside the indent."""
         if _PEN in text:
             return text.split("\n")
         lines = plain(text).rstrip("\n").split("\n")
-        if not self._wraps:
+        if not self.has_width:
             return lines
         room = max(20, _columns() - indent)
         return [
@@ -142,7 +143,7 @@ class Output:
             table = self.rich_table(headers, rows, right=right, spare=spare)
             Console(no_color=not self.is_coloured, highlight=False).print(table)
             return
-        kept = _fitting(headers, rows, spare) if self._wraps else list(range(len(headers)))
+        kept = _fitting(headers, rows, spare) if self.has_width else list(range(len(headers)))
         right = frozenset(place for place, c in enumerate(kept) if c in right)
         lines = [[one_line(row[c]) for c in kept] for row in (headers, *rows)]
         widths = [max(len(row[c]) for row in lines) for c in range(len(kept))]
@@ -155,8 +156,8 @@ class Output:
 
     def _say_row(self, cells: list[str], indent: int) -> None:
         """Wraps the last cell, unless there is hardly room for it."""
-        if self._wraps and _columns() - indent >= WRAPPED_WIDTH:
-            first, *more = self._wrapped(cells[-1].rstrip(), indent) or [""]
+        if self.has_width and _columns() - indent >= WRAPPED_WIDTH:
+            first, *more = self.fitted(cells[-1].rstrip(), indent) or [""]
         else:
             first, more = cells[-1], []
         self.say(GAP.join([*cells[:-1], first]).rstrip())
