@@ -31,11 +31,13 @@ class Settings:
     at most `uplink_end`; if it was asked to stop, only until nothing has been sent for `uplink_stop`.
     Before the training it waits for what the uplink fetches, until nothing has come for `uplink_fetch`.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
-    installs the job's requirements.
+    installs the job's requirements. `python`: the interpreter that the training runs with, whose programs are
+    in PATH already; None: the agent's own.
     """
 
     probe: bool = False
     requirements: bool = False
+    python: str | None = None
     tick: float = 0.1
     heartbeat: float = 1.0
     save_floor: float = 60.0

@@ -51,6 +51,8 @@ EXAMPLE_INTO = _option("-o", "--output", metavar="DIR", help="folder to copy it 
 ALL = _flag("-a", "--all", help="also list runs that are over")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
+WATCH = _flag("-w", "--watch", help="keep showing the list; Ctrl-C ends the view, never a run")
+WORDS = _option("words", metavar="COMMAND", nargs="*", help="the command, and the part of it")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
@@ -98,7 +100,7 @@ RAW = _flag(
 )
 OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
 CONTROLLER = _flag("--controller", help="show the controller's own log instead")
-TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
+TAIL = _option("--tail", metavar="N", type=int, help="only the newest N lines, or entries of the controller")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
@@ -120,6 +122,8 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+THESE_RUNS = _option("runs", metavar="RUN", nargs="+", help="a run: its name or a unique prefix of it")
+KEEP_CHECKPOINTS = _flag("--keep-checkpoints", help="leave the run's checkpoints and outputs in their store")
 HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 BACKUP_TO = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
@@ -141,6 +145,14 @@ SOURCE = _option("--source", metavar="DIR", help="only use the code in this fold
 SCRIPT = _option("script", metavar="SCRIPT", help="a Python script or a notebook")
 DRAFT = _option("-o", "--output", metavar="FILE", help="the job file to write (default: beside the script)")
 REPLACE = _flag("--force", help="replace an existing file")
+CURVES = (
+    _option("--metric", metavar="NAME", action="append", default=[],
+            help="only this metric (may be repeated)"),
+    _option("-o", "--output", metavar="FILE", help="write FILE.png, FILE.svg or FILE.csv instead"),
+    REPLACE,
+    _flag("--log", help="a logarithmic scale"),
+    _option("--width", metavar="N", type=int, help="how many columns (default: by the terminal, 60 to 120)"),
+)  # fmt: skip
 REHEARSAL = (
     _option("--platform", metavar="NAME", help="where: process (the default), docker, or one of the config"),
     _option("--steps", metavar="N", type=int, help="how many steps (default: as many as take some seconds)"),

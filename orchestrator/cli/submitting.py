@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import following, hints, pulling, routing
+from orchestrator.cli import following, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
@@ -112,6 +112,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         "run": run,
         "submitted": True,
         "requirements_locked": plan.requirements_locked,
+        "pythons": plan.pythons,
         "verdict": plan.verdict,
         "opens_at": plan.opens_at,
         "deadline": done.deadline,
@@ -126,6 +127,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         ("job", _size_text(job)),
         ("begins", done.origin),
         *_route_facts(plan),
+        *pythons.facts(plan.pythons),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
         ("controller", "started in the background, exits when no work is left" if started else "running"),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
@@ -178,7 +180,8 @@ def plan_json(found: Plan) -> dict[str, object]:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
         "claims": claims, "requirements_locked": found.requirements_locked,
-        "requirements": job.all_requirements, "leaves": shown.document(found), "warnings": found.warnings,
+        "requirements": job.all_requirements, "pythons": found.pythons,
+        "leaves": shown.document(found), "warnings": found.warnings,
     }  # fmt: skip
 
 
@@ -200,6 +203,7 @@ def show_plan(call: Call, found: Plan) -> None:
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
+        *pythons.facts(found.pythons),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to start it", command) for command in routing.starts(route)),

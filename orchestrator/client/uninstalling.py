@@ -148,9 +148,8 @@ def _elsewhere(home: Home) -> Iterator[Left]:
         if store.type != "folder" or not (home.path / Path(where).expanduser()).is_relative_to(home.path):
             yield Left("store", f"{store.name}: {where}", "delete its runs/ there", Goes.NEVER)
     for platform in found.platforms:
-        if platform.type != "process":
-            yield Left("platform", f"{platform.name} ({platform.type})",
-                       f"orchestrator doctor --clean {platform.name}", Goes.NEVER)  # fmt: skip
+        how = f"orchestrator doctor --clean {platform.name}"
+        yield Left("platform", f"{platform.name} ({platform.type})", how, Goes.NEVER)
 
 
 def _running(client: Client) -> Iterator[str]:

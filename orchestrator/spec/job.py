@@ -31,6 +31,7 @@ from orchestrator.core.job import (
     Precision,
     Prefer,
     Profile,
+    Python,
     Recurrence,
     Requirements,
     RouteWish,
@@ -207,6 +208,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         notify=spec.notify.build() if spec.notify is not None else None,
         outputs=None if spec.outputs is None else tuple(spec.outputs),
         on_nan=OnNan(spec.on_nan),
+        python=None if spec.python is None else Python(spec.python, given=True),
     )
     return _with(job, requirements)
 

@@ -351,6 +351,11 @@ class JobSection(Section):
         default=None, description="a folder with a Dockerfile, relative to this file, or an image's name"
     )
     requirements: RequirementsFiles | None = Field(default=None, description=_REQUIREMENTS_WORDS)
+    python: Text | None = Field(
+        default=None,
+        description="the Python on your own machine: the path of an interpreter or of an environment, "
+        "relative to this file, or the name of a conda environment",
+    )
     seed: Whole = Field(default=0, ge=0, le=SEED_MAX, description=f"a whole number from 0 to {SEED_MAX}")
     tags: Annotated[list[Name], AfterValidator(_distinct)] = Field(default=[], description="a list of names")
     inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256, allow}")

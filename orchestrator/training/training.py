@@ -2,7 +2,7 @@
 
 Decides only whether the script should save or stop at this step boundary. Also works without the
 orchestrator: if no variable is set, checkpoints go to ./checkpoints, and the newest one there is resumed.
-Must never know models or read the time.
+Must never know models, nor let the time decide.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
-from orchestrator.training import determinism
+from orchestrator.training import curves, determinism
 from orchestrator.training import state as saves
 from orchestrator.training.layout import SAVED
 from orchestrator.training.loading import Place, forgetful, placed
@@ -194,12 +195,21 @@ class Training:
         self._reported, self._metrics = step, plain
         if self._progress is None or rank():
             return
-        line = json.dumps({"step": step, "metrics": plain}).encode() + b"\n"
+        told = {"step": step, "metrics": plain, "time": round(time.time(), 3)}
+        line = json.dumps(told).encode() + b"\n"
         try:
             with self._progress.open("ab", buffering=0) as file:  # writes the whole line at once
                 file.write(line)
         except OSError as error:
             warn(f"progress of step {step} was not written: {error}")
+
+    def summary_writer(self, folder: str | os.PathLike[str] = "tensorboard", **options: Any) -> Any:
+        """A SummaryWriter of tensorboardX, or else of torch's tensorboard, with these `options`. Its files
+        and those of the other sessions form one curve. Name the folder in the job's `outputs`.
+
+        In ranks other than 0 it writes nothing. Raises ImportError if neither is installed.
+        """
+        return curves.Silent() if rank() else curves.writer(folder, self.start, **options)
 
     def save(
         self,
