@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from orchestrator import home as layout
@@ -105,10 +106,10 @@ def _left(home: Home) -> Iterator[Left]:
     if service.installed and service.path is not None:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
     for path in shell_files.installed():
-        yield Left("completion", str(path), f"rm {path}", Goes.ASKED, _size(path))
+        yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
     for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
         if path.exists():
-            yield Left("cache" if path.is_dir() else "crash log", str(path), f"rm -r {path}", Goes.ASKED,
+            yield Left("cache" if path.is_dir() else "crash log", str(path), f"rm -r {quote(str(path))}", Goes.ASKED,
                        _size(path))  # fmt: skip
     if home.path.exists():
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
@@ -122,7 +123,7 @@ def _other_homes(home: Home, unit: Path | None) -> Iterator[Left]:
 
     default = user_data_path("orchestrator", appauthor=False)
     if default.exists() and default != home.path:
-        yield Left("another home", str(default), f"orchestrator uninstall --home {default}", Goes.NEVER,
+        yield Left("another home", str(default), f"orchestrator uninstall --home {quote(str(default))}", Goes.NEVER,
                    _size(default))  # fmt: skip
     for path in sorted(unit.parent.glob("*orchestrator*")) if unit is not None else ():
         if path != unit and fnmatch(path.name, "*orchestrator*.[sp]*"):
@@ -145,7 +146,8 @@ def _elsewhere(home: Home) -> Iterator[Left]:
         return
     for store in found.stores:
         where = str(store.options.get("path") or store.options.get("bucket") or store.type)
-        if store.type != "folder" or not (home.path / Path(where).expanduser()).is_relative_to(home.path):
+        inside = store.type == "folder" and (home.path / where).is_relative_to(home.path)
+        if not inside:
             yield Left("store", f"{store.name}: {where}", "delete its runs/ there", Goes.NEVER)
     for platform in found.platforms:
         how = f"orchestrator doctor --clean {platform.name}"
