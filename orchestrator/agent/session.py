@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from orchestrator import interpreters
-from orchestrator.agent import gathering, keeping, machine, plan, probe, restore
+from orchestrator.agent import environments, gathering, keeping, machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
 from orchestrator.agent.commanding import executed
 from orchestrator.agent.companion import Companion, key_in, secrets_in
@@ -31,10 +31,10 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Kind
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import NO_ROOM, room_text
 from orchestrator.interpreters import Interpreter
@@ -84,6 +84,7 @@ class Session:
         self.settings = settings
         self.started = _started(clock)
         self.stop_signal = False
+        self._installing = environments.given(os.environ)
         self.monitor: Monitor | None = None
         self.uplink: Companion | None = None
         self.log = Log(folder.outbox / LOG, clock, settings.log_segment_bytes, settings.log_total_bytes)
@@ -123,7 +124,8 @@ class Session:
     def _steps(self, guardian: Guardian) -> Result:
         # First, so that no failure leaves them on the disk.
         given, parcel, values = self._take_store(), self._take_parcel(), self._take_secrets()
-        self._hide(Mask([*values.values(), *secrets_in(given or b""), *key_in(parcel or b"")]))
+        logins = environments.logins(self._installing)
+        self._hide(Mask([*values.values(), *logins, *secrets_in(given or b""), *key_in(parcel or b"")]))
         self.report.beat("starting")
         order = self._read_order()
         clocks = Clocks(self.clock, self.started, self._budget(order))
@@ -142,7 +144,7 @@ class Session:
             self._beside("fetching", clocks, self._fetch)
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
         python = self._beside("starting", clocks, self._python)
-        site = self._install(order, values, clocks)
+        site = self._install(order, values, clocks, python)
         oom_kills = machine.oom_kills()
         variables = self._variables(order, values, clocks, resume, site) | devices
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
@@ -278,14 +280,23 @@ class Session:
         self.log.say(f"the training's Python: {found.path}, {found.version_text}{torch}")
         return found
 
-    def _install(self, order: Order, values: dict[str, str], clocks: Clocks) -> Site | None:
+    def _install(
+        self, order: Order, values: dict[str, str], clocks: Clocks, python: Interpreter | None
+    ) -> Site | None:
         """Requirements that cannot be fetched end the session as LOST, so that the run continues elsewhere.
         LOST is counted: a job whose index cannot be reached anywhere fails in the end, with this message."""
         if not self.settings.requirements or order.requirements is None:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
+        own = self.settings.environments
         try:
-            row = catalogue.get(order.accelerator)
+            if python is not None and own is not None:
+                return environments.installed(
+                    self.folder, order, python, self._installing | variables, self.log, self.clock,
+                    into=Path(own), uv=self.settings.uv,
+                    beside=lambda work: self._beside("installing", clocks, work),
+                )  # fmt: skip
+            row = row_of(order)
             pip = Installation.begin(
                 self.folder, order.requirements, variables, self.log, lock=order.requirements_lock,
                 tpu=row is not None and row.kind is Kind.TPU,
@@ -293,9 +304,8 @@ class Session:
             return self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
-                raise Over(
-                    Outcome.CRASHED, f"the requirements failed to install: {error}", error.tail
-                ) from error
+                failed = f"the requirements failed to install: {error}"
+                raise Over(Outcome.CRASHED, failed, error.tail, hopeless=own is not None) from error
             offline = "" if order.internet else " (the job has no internet: set needs.internet)"
             message = f"the requirements could not be fetched{offline}: {error}"
             raise Over(Outcome.LOST, message, error.tail) from error

@@ -102,7 +102,7 @@ COMMANDS = (
     Command("service", "run the controller as a service of this machine", "service:service",
             parts=(
         Command("install", "write the unit, enable it and start it", "service:service",
-                (o.STANDBY, o.PRINT, o.SYSTEM)),
+                (o.STANDBY, o.PRINT), (o.SYSTEM, o.LAUNCHD)),
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),

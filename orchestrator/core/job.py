@@ -205,12 +205,13 @@ ELSEWHERE = "elsewhere:"  # then a path on another machine, which is never looke
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference. If the
+    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `hf:` reference. If the
     run came out of a store, it is a path of another machine, after ELSEWHERE."""
 
     name: str
     origin: str
     sha256: str | None = None
+    size: int | None = None  # of what was fetched, in bytes
 
 
 class Mode(StrEnum):
@@ -367,8 +368,3 @@ class Job:
         """What a session on this kind of accelerator installs; None if it is nothing."""
         given = self.all_requirements
         return given.get(kind) or given.get(DEFAULT)
-
-    def profile(self, accelerator: str) -> Profile | None:
-        """The profile for an accelerator, or else `default`; None if the job has neither."""
-        table = dict(self.profiles)
-        return table.get(accelerator) or table.get("default")

@@ -33,7 +33,7 @@ from orchestrator.files.reading import (
     read_small,
 )
 from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
-from orchestrator.files.room import NO_ROOM, disk_of, free_bytes, is_full, room_text
+from orchestrator.files.room import NO_ROOM, disk_of, free_bytes, in_memory, is_full, room_text
 
 __all__ = [
     "NO_ROOM",
@@ -55,6 +55,7 @@ __all__ = [
     "free_bytes",
     "frozen_mode",
     "held_folder",
+    "in_memory",
     "is_full",
     "is_locked",
     "is_sparse",

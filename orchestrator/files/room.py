@@ -11,6 +11,7 @@ from pathlib import Path
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_BYTES = 1 << 20
+_MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
 def disk_of(path: Path) -> Path | None:
@@ -37,6 +38,23 @@ def is_full(path: Path) -> bool:
     """Whether that disk has as good as no room left. A writer that failed may have removed its last file."""
     free = free_bytes(path)
     return free is not None and free < FULL_BYTES
+
+
+def in_memory(path: Path) -> bool:
+    """Whether that disk is memory, which a reboot empties. False if the system does not tell."""
+    disk = disk_of(path)
+    try:
+        lines = Path("/proc/self/mounts").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return False
+    kinds = [words[2] for words in map(str.split, lines) if len(words) > 2 and words[1] == _escaped(disk)]
+    return bool(kinds) and kinds[-1] in _MEMORY  # the last one hides the others
+
+
+def _escaped(disk: Path | None) -> str:
+    """As proc(5) writes it."""
+    text = str(disk).replace("\\", "\\134")
+    return text.replace(" ", "\\040").replace("\t", "\\011").replace("\n", "\\012")
 
 
 def room_text(path: Path, needed: int | None = None) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -27,10 +28,12 @@ from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome, run_of
+from orchestrator.core.own_accelerators import NO_OWN, Own, own_named
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
 from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import environments
 from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
 from orchestrator.platforms.session_options import SessionOptions
 from orchestrator.pythons import NoPython, entered
@@ -48,6 +51,15 @@ _PID_LIMIT = 1 << 22  # the kernel's maximum
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
+
+
+# What pip and uv read, for the agent's installation only. It strips the prefix; the training gets none of it.
+_INSTALL = "ORCHESTRATOR_INSTALL_"
+_FOR_INSTALLERS = re.compile(
+    r"(?i:(?:http|https|all|no)_proxy)|PIP_\w+|NETRC|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|OFFLINE)"
+)
+ENVIRONMENTS = "environments"  # in the platform's folder: the agent's, of jobs' requirements
 
 
 class ProcessOptions(SessionOptions):
@@ -77,12 +89,16 @@ class ProcessPlatform:
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
+        self._accelerators: Own = NO_OWN
         self._ended: set[str] = set()  # ended sessions of which no process is left
         self._pythons: dict[str, Interpreter] = {}  # those that were asked when a session was prepared
 
     @property
     def name(self) -> str:
         return self._name
+
+    def equip(self, own: Own) -> None:
+        self._accelerators = own
 
     @cached_property
     def _machine(self) -> str:
@@ -102,6 +118,7 @@ class ProcessPlatform:
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
             threads=options.threads or max(1, len(os.sched_getaffinity(0)) // options.slots),
+            own=own_named(options.accelerator, self._accelerators),
             disk_gb=float(int(_disk_free_gb(self._folder))),  # rounded: every change wakes the queue
         )
         return (offer,)
@@ -125,7 +142,12 @@ class ProcessPlatform:
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
             python = self._pythons.pop(order.session, None) or self._python(order, "launch")
-            told = json.loads(self._options.agent_settings(order)) | {"python": python.path}
+            told = json.loads(self._options.agent_settings(order)) | {
+                "python": python.path,
+                "requirements": True,
+                "environments": str(self._folder / ENVIRONMENTS),
+                "uv": _uv(),
+            }
             self._spawn(session, lock, json.dumps(told), python)
 
     def _python(self, order: Order, operation: str) -> Interpreter:
@@ -178,6 +200,11 @@ class ProcessPlatform:
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
         environment.setdefault("PATH", os.environ.get("PATH", os.defpath))
         environment = entered(python, environment, session.root / PROGRAMS)
+        environment |= {
+            f"{_INSTALL}{name}": value
+            for name, value in os.environ.items()
+            if _FOR_INSTALLERS.fullmatch(name)
+        }
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
         return environment
@@ -300,9 +327,13 @@ class ProcessPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         there = (self._own(path.name) for path in paths if not path.is_symlink())
-        return tuple(_leftover(session) for session in there if session is not None)
+        sessions = (_leftover(session) for session in there if session is not None)
+        return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
     def remove(self, leftover: Leftover) -> None:
+        if leftover.kind == environments.KIND:
+            environments.remove(self._folder / ENVIRONMENTS, leftover.name, self._name)
+            return
         session = self._own(leftover.name)
         if session is not None and leftover.alive and session.alive():
             _kill(session, "killed: no run needs it any more")
@@ -318,6 +349,15 @@ class ProcessPlatform:
                     _end_rest(session)
         if self._folder.is_dir():
             sweep(self._folder)
+
+
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except OSError:
+        return None
 
 
 def _leftover(session: SessionFolder) -> Leftover:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.training.ranks import rank
+
+if TYPE_CHECKING:
+    from orchestrator.training.training import Training
 
 
 class Silent:
@@ -28,21 +32,24 @@ class Silent:
         pass
 
 
-def writer(
-    folder: str | os.PathLike[str], start: int, environ: Mapping[str, str] = os.environ, **options: Any
-) -> Any:
-    """A SummaryWriter of tensorboardX, or else of torch, for a training that goes on after step `start`.
+def summary_writer(training: Training, folder: str | os.PathLike[str] = "tensorboard", **options: Any) -> Any:
+    """A SummaryWriter of tensorboardX, or else of torch's tensorboard, with these `options`. Its files and
+    those of the other sessions form one curve. Name the folder in the job's `outputs`.
 
-    Its files are named after the session: two writers that start in one second have the same name otherwise,
-    and one overwrites the other. TensorBoard drops the steps after `start` that older files in the folder
-    have. It is closed when the program ends.
+    Its files are named after the session: two writers that start in one second may choose the same name
+    otherwise, and one overwrites the other. TensorBoard then drops what older files in the folder have of the
+    steps that are trained again. It is closed when the program ends. In ranks other than 0 it writes nothing.
+    Raises ImportError if neither is installed.
     """
-    name = environ.get("ORCHESTRATOR_SESSION_NAME") or str(os.getpid())
-    given = {"filename_suffix": f".{name}", "flush_secs": 30, **options}
-    if start:
-        given.setdefault("purge_step", start + 1)
+    if rank():
+        return Silent()
+    name = os.environ.get("ORCHESTRATOR_SESSION_NAME") or str(os.getpid())
+    given: dict[str, Any] = {"filename_suffix": f".{name}", "flush_secs": 30}
+    if training.start:
+        given["purge_step"] = training.start + 1
+    kind = _class()
     Path(folder).mkdir(parents=True, exist_ok=True)
-    found = _class()(os.fspath(folder), **given)
+    found = kind(os.fspath(folder), **{**given, **options})
     atexit.register(found.close)
     return found
 

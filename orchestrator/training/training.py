@@ -21,7 +21,7 @@ from pathlib import Path
 from types import FrameType, MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn, SupportsFloat
 
-from orchestrator.training import curves, determinism
+from orchestrator.training import determinism
 from orchestrator.training import state as saves
 from orchestrator.training.layout import SAVED
 from orchestrator.training.loading import Place, forgetful, placed
@@ -202,14 +202,6 @@ class Training:
                 file.write(line)
         except OSError as error:
             warn(f"progress of step {step} was not written: {error}")
-
-    def summary_writer(self, folder: str | os.PathLike[str] = "tensorboard", **options: Any) -> Any:
-        """A SummaryWriter of tensorboardX, or else of torch's tensorboard, with these `options`. Its files
-        and those of the other sessions form one curve. Name the folder in the job's `outputs`.
-
-        In ranks other than 0 it writes nothing. Raises ImportError if neither is installed.
-        """
-        return curves.Silent() if rank() else curves.writer(folder, self.start, **options)
 
     def save(
         self,

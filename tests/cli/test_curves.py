@@ -18,11 +18,13 @@ from tests.cli.calls import UNLIMITED, Caller, caller
 from tests.cli.test_any_script import SCRIPTS
 from tests.client.homes import append, ledger_of
 from tests.core.runs import NOW, RUN, job, running
+from tests.training.events import tensorboard
 
 JOB = """
 name: falls
 source: code
 command: python fall.py {steps}
+outputs: [tensorboard/]
 work: {total: 12, global_batch: 8}
 profiles:
   cpu: {micro_batch: 8, precision: fp32}
@@ -78,6 +80,13 @@ def test_redone_steps_are_drawn_once(fallen: Fallen) -> None:
     assert [each["step"] for each in accuracy["points"]] == [3, 6, 9, 12]
     assert [each["from_step"] for each in found["sessions"]] == [0, 5]
     assert (found["missing"], found["notes"], found["file"]) == ([], [], None)
+
+
+def test_the_event_files_of_both_sessions_come_home_as_one_curve(fallen: Fallen) -> None:
+    fallen.user("pull", fallen.run, "--outputs", "-o", "outputs")
+    found = tensorboard(fallen.user.folder / "outputs" / "tensorboard")
+    assert [step for step, _ in found] == list(range(1, 13))
+    assert [value for _, value in found] == pytest.approx([1 / step for step in range(1, 13)])
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "iso-8859-1", "ascii"])
