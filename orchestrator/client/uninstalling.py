@@ -109,8 +109,8 @@ def _left(home: Home) -> Iterator[Left]:
         yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
     for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
         if path.exists():
-            yield Left("cache" if path.is_dir() else "crash log", str(path), f"rm -r {quote(str(path))}", Goes.ASKED,
-                       _size(path))  # fmt: skip
+            what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
+            yield Left(what, str(path), how, Goes.ASKED, _size(path))
     if home.path.exists():
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
     yield from _other_homes(home, service.path)
@@ -123,8 +123,8 @@ def _other_homes(home: Home, unit: Path | None) -> Iterator[Left]:
 
     default = user_data_path("orchestrator", appauthor=False)
     if default.exists() and default != home.path:
-        yield Left("another home", str(default), f"orchestrator uninstall --home {quote(str(default))}", Goes.NEVER,
-                   _size(default))  # fmt: skip
+        how = f"orchestrator uninstall --home {quote(str(default))}"
+        yield Left("another home", str(default), how, Goes.NEVER, _size(default))
     for path in sorted(unit.parent.glob("*orchestrator*")) if unit is not None else ():
         if path != unit and fnmatch(path.name, "*orchestrator*.[sp]*"):
             yield Left("another service", str(path), "orchestrator service uninstall, with its --home",
