@@ -17,10 +17,8 @@ setup: ## create .venv, or update it
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) was not found; on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
 	@"$(PYTHON)" scripts/setup.py
 
-demo: setup ## train a small model on this machine, over several sessions
-	@mkdir -p -m 700 .demo
-	@cp scripts/demo_config.yaml .demo/config.yaml
-	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
+demo: setup ## train a small model on this machine, over several sessions and a crash
+	@$(BIN)/python scripts/demo.py
 
 demo-docker: setup ## the same in containers of this machine's Docker engine; builds the image first
 	@mkdir -p -m 700 .demo-docker

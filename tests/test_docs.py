@@ -190,6 +190,7 @@ def test_every_fragment_says_what_kind_of_change_it_is() -> None:
 def test_the_job_in_the_readme_is_valid() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (quoted,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    job = spec.parse(quoted.encode(), "README.md", ROOT).job
+    job = spec.parse(quoted.encode(), "README.md", ROOT / "docs" / "examples").job
     assert job.name == "my-first-job"
     assert job.work.total == 20000
+    assert quoted == (ROOT / "docs" / "examples" / "first.yaml").read_text(encoding="utf-8")

@@ -50,6 +50,7 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+INTERPRETERS = "orchestrator.interpreters"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -71,6 +72,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    INTERPRETERS: (),
+    # It runs interpreters to ask what they are.
+    "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -80,6 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         PROCESSES,
+        INTERPRETERS,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
@@ -100,7 +105,15 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.agent.family",
     ),
     "orchestrator.session": (*PURE, DISK),
-    "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.platforms": (
+        *PURE,
+        "orchestrator.catalog",
+        "orchestrator.session",
+        DISK,
+        PROCESSES,
+        INTERPRETERS,
+        "orchestrator.pythons",
+    ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (
         *PURE,
@@ -116,7 +129,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
     "orchestrator.sending": PURE,
-    "orchestrator.freeze": (*PURE, DISK),
+    "orchestrator.fetching": (*PURE, DISK),
+    # What was fetched is staged from the cache.
+    "orchestrator.freeze": (*PURE, DISK, "orchestrator.fetching.cache", "orchestrator.fetching.sources"),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
@@ -173,6 +188,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 STANDARD_LIBRARY_ONLY = (
     DISK,
     PROCESSES,
+    INTERPRETERS,
+    "orchestrator.pythons",
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",

@@ -14,9 +14,12 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.cli.terminal import one_line, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # Marks our own styles inside a text. Nobody else can write one: each process draws a new random word.
@@ -37,12 +40,17 @@ class Output:
         self.done = ""
         self.local: Callable[[str], str] = str  # turns the times in a text for people into theirs
         self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+        self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
 
     def say(self, text: str = "") -> None:
         """Prints a line for people."""
         if not self.as_json:
             print(_inked(self.local(text)))
+
+    def wrapped(self, text: str, style: str) -> None:
+        """Prints a sentence for people; on a terminal it is wrapped between its words."""
+        for line in self._wrapped(self.local(text), 0):
+            self.say(self.paint(line, style))
 
     def remark(self, text: str) -> None:
         """Prints a line on standard error, so that piped output stays clean."""
@@ -65,7 +73,7 @@ class Output:
 
     def paint(self, text: str, style: str) -> str:
         """The text in a style, for `say` and `facts`; unchanged if there are no colours."""
-        return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self._coloured and text else text
+        return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self.is_coloured and text else text
 
     def phase_colour(self, phase: str) -> str:
         return phase_style(phase) or "bold"
@@ -107,10 +115,10 @@ class Output:
             return
         rows = [[self.local(cell) for cell in row] for row in rows]
         if self.is_terminal:
-            kept = _fitting(headers, rows, spare)
-            kept_rows = [[row[c] for c in kept] for row in rows]
-            placed = frozenset(place for place, c in enumerate(kept) if c in right)
-            self._rich_table([headers[c] for c in kept], kept_rows, placed)
+            from rich.console import Console
+
+            table = self.rich_table(headers, rows, right=right, spare=spare)
+            Console(no_color=not self.is_coloured, highlight=False).print(table)
             return
         lines = [[one_line(cell) for cell in row] for row in (headers, *rows)]
         widths = [max(len(row[c]) for row in lines) for c in range(len(headers))]
@@ -121,20 +129,22 @@ class Output:
             )
             self.say(GAP.join(cells).rstrip())
 
-    def _rich_table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]
-    ) -> None:
-        from rich.console import Console
+    def rich_table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(),
+        spare: Sequence[int] = (),
+    ) -> RichTable:  # fmt: skip
+        """The same as a value, for a view that draws it again and again; the times in it are not turned."""
         from rich.table import Table
         from rich.text import Text
 
+        kept = _fitting(headers, rows, spare)
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for c, header in enumerate(headers):
-            is_last = c == len(headers) - 1
-            table.add_column(header, justify="right" if c in right else "left", no_wrap=not is_last)
+        for c in kept:
+            justify: Literal["left", "right"] = "right" if c in right else "left"
+            table.add_column(headers[c], justify=justify, no_wrap=c != kept[-1])
         for row in rows:
-            table.add_row(*(Text(plain(cell), style=phase_style(cell)) for cell in row))
-        Console(no_color=not self._coloured, highlight=False).print(table)
+            table.add_row(*(Text(plain(row[c]), style=phase_style(row[c])) for c in kept))
+        return table
 
 
 def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int]) -> list[int]:

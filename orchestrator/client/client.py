@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
+    from orchestrator.client.removing import Removing
     from orchestrator.client.run import Run
     from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
@@ -51,6 +52,8 @@ class Client:
     ) -> None:
         self.home = home if isinstance(home, Home) else Home.of(os.fspath(home) if home is not None else None)
         self.clock: Clock = clock or SystemClock()
+        # Hears how far a submit has fetched an input: its name, bytes, and all bytes if they are known.
+        self.fetch_progress: Callable[[str, int, int | None], None] | None = None
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
         self.schedules = Schedules(self)
@@ -142,7 +145,7 @@ class Client:
         """The user's platforms and stores. Raises SpecError or InputError for a wrong config."""
         from orchestrator.client.wiring import Wired
 
-        return Wired.from_home(self.home.path, self.clock)
+        return Wired.from_home(self.home.path, self.clock, self.fetch_progress)
 
     @property
     def controller(self) -> Controller:
@@ -244,6 +247,15 @@ class Client:
         from orchestrator.client import pruning
 
         return pruning.carry_out(self.home, self.clock, plan, stopped, progress)
+
+    def removal(self, runs: Iterable[str], *, keep_checkpoints: bool = False) -> Removing:
+        """What a removal of these runs would take away. Changes nothing. The result's `carry_out` does it.
+
+        Raises InputError for an unknown run, and for one that is under way, or that a schedule continues.
+        """
+        from orchestrator.client.removing import plan
+
+        return plan(self, runs, keep_checkpoints=keep_checkpoints)
 
     def init(self, *, force: bool = False) -> SetUp:
         """Looks at this machine and writes the config. `force` replaces an existing config and keeps a copy.

@@ -20,6 +20,7 @@ from orchestrator.home import CONFIG
 from orchestrator.references import REFERENCE
 from orchestrator.spec.checks import is_reserved
 from orchestrator.spec.document import Document
+from orchestrator.spec.fetching import InputRules
 from orchestrator.spec.notices import NotifyTarget
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
@@ -65,7 +66,7 @@ class Config:
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
     secrets that jobs may list; None: the config does not say. `targets` are who is told what happens.
-    `prices`: what sessions cost, if it says so.
+    `prices`: what sessions cost, if it says so. `inputs`: limits of those from the network.
     """
 
     home: Path
@@ -80,6 +81,7 @@ class Config:
     targets: tuple[NotifyTarget, ...] = ()
     prices: Prices | None = None
     metrics: MetricsConfig | None = None
+    inputs: InputRules = field(default_factory=InputRules)
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     @property

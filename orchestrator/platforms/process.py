@@ -8,15 +8,20 @@ state of its own: another controller must see and do the same.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 import threading
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
+
+from pydantic import Field
 
 from orchestrator import processes
 from orchestrator.clock import Clock
@@ -24,12 +29,16 @@ from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
-from orchestrator.platforms.platform import Leftover, Sight
+from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import environments
+from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
 from orchestrator.platforms.session_options import SessionOptions
+from orchestrator.pythons import NoPython, entered
+from orchestrator.pythons.choosing import chosen
 from orchestrator.session.folder import SessionFolder
-from orchestrator.session.layout import SESSION
+from orchestrator.session.layout import PROGRAMS, SESSION
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
@@ -39,8 +48,17 @@ _IDENTITY_CHARS = 16
 _PID_LIMIT = 1 << 22  # the kernel's maximum
 # The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
-_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
+
+
+# What pip and uv read, for the agent's installation only. It strips the prefix; the training gets none of it.
+_INSTALL = "ORCHESTRATOR_INSTALL_"
+_FOR_INSTALLERS = re.compile(
+    r"(?i:(?:http|https|all|no)_proxy)|PIP_\w+|NETRC|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|OFFLINE)"
+)
+ENVIRONMENTS = "environments"  # in the platform's folder: the agent's, of jobs' requirements
 
 
 class ProcessOptions(SessionOptions):
@@ -49,10 +67,14 @@ class ProcessOptions(SessionOptions):
     If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
     unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
     variables without secrets, and the names in `pass_env`.
+
+    `python`: the interpreter or environment that jobs without one of their own run in. If unset, it is the
+    one that is active where they are submitted.
     """
 
     internet: bool = True
     pass_env: tuple[str, ...] = ()
+    python: str | None = Field(default=None, min_length=1)
 
 
 class ProcessPlatform:
@@ -67,6 +89,7 @@ class ProcessPlatform:
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
         self._ended: set[str] = set()  # ended sessions of which no process is left
+        self._pythons: dict[str, Interpreter] = {}  # those that were asked when a session was prepared
 
     @property
     def name(self) -> str:
@@ -85,7 +108,7 @@ class ProcessPlatform:
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=options.traits(internet=options.internet, machine=self._machine),
+            traits=replace(options.traits(internet=options.internet, machine=self._machine), own_python=True),
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
@@ -96,7 +119,9 @@ class ProcessPlatform:
 
     def prepare(self, order: Order, materials: Materials) -> None:
         self._options.check(order, self._name)
-        SessionFolder.of(self._folder, order.session).stage(order, materials)
+        session = SessionFolder.of(self._folder, order.session)
+        self._pythons[order.session] = self._python(order, "prepare")
+        session.stage(order, materials)
 
     def launch(self, order: Order) -> None:
         self._options.check(order, self._name)
@@ -110,9 +135,32 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            self._spawn(session, lock, self._options.agent_settings(order))
+            python = self._pythons.pop(order.session, None) or self._python(order, "launch")
+            told = json.loads(self._options.agent_settings(order)) | {
+                "python": python.path,
+                "requirements": True,
+                "environments": str(self._folder / ENVIRONMENTS),
+                "uv": _uv(),
+            }
+            self._spawn(session, lock, json.dumps(told), python)
 
-    def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
+    def _python(self, order: Order, operation: str) -> Interpreter:
+        """The interpreter of the training. Raises AccessDenied if it is gone: a person must act."""
+        try:
+            return chosen(order.python, self._options.python, os.environ)[0]
+        except NoPython as error:
+            raise AccessDenied(str(error), backend=self._name, operation=operation) from error
+
+    def checkup(self) -> tuple[Finding, ...]:
+        """The Python that a job without one of its own would get, if it were submitted here and now."""
+        try:
+            found, why = chosen(None, self._options.python, os.environ)
+        except NoPython as error:
+            return (Finding("python", Health.MISSING, str(error), "install Python, or name one as `python`"),)
+        torch = f"torch {found.torch}" if found.torch else "no torch"
+        return (Finding("python", Health.OK, f"{found.version_text}, {torch} ({found.path}; {why})"),)
+
+    def _spawn(self, session: SessionFolder, lock: int, settings: str, python: Interpreter) -> None:
         root = session.root
         remove_tree(root / "agent.pid")
         _leave(session, "launched", repr(self._clock.elapsed()))
@@ -120,7 +168,7 @@ class ProcessPlatform:
         pid = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(session),
+            self._environment(session, python),
             setsid=True,
             # Only the child duplicates the lock. If it were made inheritable here, an agent started by
             # another thread at the same time could inherit it too.
@@ -134,17 +182,23 @@ class ProcessPlatform:
         with self._children_lock:
             self._children.add(pid)
 
-    def _environment(self, session: SessionFolder) -> dict[str, str]:
-        """The agent's environment: the controller's, without credentials. It includes the session's mark, so
-        that its processes can be found even after agent and guardian have died."""
+    def _environment(self, session: SessionFolder, python: Interpreter) -> dict[str, str]:
+        """The agent's environment: the controller's, without credentials, in the training's own environment.
+        The agent itself is run by our interpreter, which PATH does not name. It includes the session's mark,
+        so that its processes can be found even after agent and guardian have died."""
         environment = {
             key: value
             for key, value in os.environ.items()
             if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
-        own = str(Path(sys.executable).parent)  # so that `python` is the one that runs this package
-        environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
+        environment.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        environment = entered(python, environment, session.root / PROGRAMS)
+        environment |= {
+            f"{_INSTALL}{name}": value
+            for name, value in os.environ.items()
+            if _FOR_INSTALLERS.fullmatch(name)
+        }
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
         return environment
@@ -267,9 +321,13 @@ class ProcessPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         there = (self._own(path.name) for path in paths if not path.is_symlink())
-        return tuple(_leftover(session) for session in there if session is not None)
+        sessions = (_leftover(session) for session in there if session is not None)
+        return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
     def remove(self, leftover: Leftover) -> None:
+        if leftover.kind == environments.KIND:
+            environments.remove(self._folder / ENVIRONMENTS, leftover.name, self._name)
+            return
         session = self._own(leftover.name)
         if session is not None and leftover.alive and session.alive():
             _kill(session, "killed: no run needs it any more")
@@ -285,6 +343,15 @@ class ProcessPlatform:
                     _end_rest(session)
         if self._folder.is_dir():
             sweep(self._folder)
+
+
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except OSError:
+        return None
 
 
 def _leftover(session: SessionFolder) -> Leftover:
