@@ -50,6 +50,7 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+NVIDIA = "orchestrator.nvidia"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -71,6 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    NVIDIA: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -80,6 +82,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         PROCESSES,
+        NVIDIA,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
@@ -100,7 +103,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.agent.family",
     ),
     "orchestrator.session": (*PURE, DISK),
-    "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.platforms": (
+        *PURE,
+        "orchestrator.catalog",
+        "orchestrator.session",
+        DISK,
+        PROCESSES,
+        NVIDIA,
+    ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (
         *PURE,

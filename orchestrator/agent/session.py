@@ -138,7 +138,9 @@ class Session:
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
         site = self._install(order, values, clocks)
         oom_kills = machine.oom_kills()
-        variables = self._variables(order, values, clocks, resume, site) | devices
+        variables = (
+            self._variables(order, values, clocks, resume, site) | devices | probe.assigned(os.environ)
+        )
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
         self.log.say(f"training starts, {begun}")
         before = dict(gathering.files_in(self.folder.source))

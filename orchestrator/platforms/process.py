@@ -9,25 +9,31 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
+from typing import Literal, Self
 
-from orchestrator import processes
+from pydantic import Field, field_validator, model_validator
+
+from orchestrator import nvidia, processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
+from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome, run_of
-from orchestrator.core.own_accelerators import NO_OWN, Own, own_named
+from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import InputError, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
 from orchestrator.platforms.platform import Leftover, Sight
+from orchestrator.platforms.process_gpus import VISIBLE, MachineGpus, variables_for
 from orchestrator.platforms.session_options import SessionOptions
 from orchestrator.session.folder import SessionFolder
 from orchestrator.session.layout import SESSION
@@ -50,10 +56,40 @@ class ProcessOptions(SessionOptions):
     If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
     unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
     variables without secrets, and the names in `pass_env`.
+
+    With `gpus` (`all`, or indexes and UUIDs of nvidia-smi) and a GPU as `accelerator`, each session gets as
+    many of these GPUs as the accelerator has devices, for itself. A call of nvidia-smi may take
+    `nvidia_smi_seconds`.
     """
 
     internet: bool = True
     pass_env: tuple[str, ...] = ()
+    gpus: Literal["all"] | tuple[int | str, ...] | None = None
+    nvidia_smi_seconds: float = Field(default=nvidia.SECONDS, gt=0, le=120)
+
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _names_gpus(cls, given: object) -> object:
+        if isinstance(given, list | tuple):
+            if not given:
+                raise ValueError("give `all`, or a list of indexes such as [0, 2]")
+            if not all(_is_gpu(each) for each in given):
+                raise ValueError("valid: `all`, or a list of indexes and UUIDs as `nvidia-smi -L` shows them")
+        return given
+
+    @model_validator(mode="after")
+    def _gpus_are_of_a_kind(self) -> Self:
+        if self.gpus is None:
+            return self
+        row = row_named(self.accelerator)
+        if row is not None and row.kind is not Kind.GPU:
+            raise ValueError(
+                f"gpus needs the kind of these GPUs, such as `accelerator: RTX4090`: {self.accelerator} is "
+                "no GPU"
+            )
+        if self.memory_gb is not None:
+            raise ValueError("memory_gb limits sessions on the CPU; sessions with gpus have the GPU's memory")
+        return self
 
 
 class ProcessPlatform:
@@ -68,6 +104,10 @@ class ProcessPlatform:
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
         self._accelerators: Own = NO_OWN
+        gpus = options.gpus
+        self._gpus = None if gpus is None else MachineGpus(
+            gpus, options.accelerator, clock, seconds=options.nvidia_smi_seconds
+        )  # fmt: skip
         self._ended: set[str] = set()  # ended sessions of which no process is left
 
     @property
@@ -76,6 +116,13 @@ class ProcessPlatform:
 
     def equip(self, own: Own) -> None:
         self._accelerators = own
+        mine = own_named(self._options.accelerator, own)
+        if self._gpus is not None:
+            if mine is not None and mine.arch == "cpu":
+                raise InputError(
+                    f"platform {self._name!r} (process): gpus needs a GPU, and {mine.name} has arch cpu"
+                )
+            self._gpus.own = own
 
     @cached_property
     def _machine(self) -> str:
@@ -86,6 +133,8 @@ class ProcessPlatform:
 
     def survey(self) -> tuple[Offer, ...]:
         options = self._options
+        if self._gpus is not None:
+            return (self._gpu_offer(self._gpus),)
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
         offer = Offer(
             platform=self._name,
@@ -99,6 +148,24 @@ class ProcessPlatform:
             disk_gb=float(int(_disk_free_gb(self._folder))),  # rounded: every change wakes the queue
         )
         return (offer,)
+
+    def _gpu_offer(self, gpus: MachineGpus) -> Offer:
+        options = self._options
+        slots, usable = gpus.slots(self._folder)
+        if "slots" in options.model_fields_set:
+            slots = min(slots, options.slots)
+        shown = max(1, slots)
+        return Offer(
+            platform=self._name,
+            accelerator=options.accelerator,
+            traits=options.traits(internet=options.internet, machine=self._machine),
+            slots=shown,
+            memory_gb=min((each.memory_gb for each in usable.gpus), default=None),
+            threads=options.threads or max(1, len(os.sched_getaffinity(0)) // shown),
+            disk_gb=float(int(_disk_free_gb(self._folder))),
+            unavailable=gpus.lack(usable, slots, self._name),
+            own=own_named(options.accelerator, self._accelerators),
+        )
 
     def prepare(self, order: Order, materials: Materials) -> None:
         self._options.check(order, self._name)
@@ -116,9 +183,28 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            self._spawn(session, lock, self._options.agent_settings(order))
+            settings = self._options.agent_settings(order)
+            if self._gpus is None:
+                self._spawn(session, lock, settings, (), self._hidden())
+                return
+            with self._gpus.taken(order.devices, session.root) as (gpus, locks):
+                self._spawn(session, lock, settings, locks, variables_for(gpus))
 
-    def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
+    def _hidden(self) -> dict[str, str]:
+        """Variables for a session on the CPU: it sees no GPU, because another session may hold it,
+        unless the user has chosen some for the controller."""
+        row = row_named(self._options.accelerator, self._accelerators)
+        hides = row is not None and row.kind is Kind.CPU and VISIBLE not in os.environ
+        return variables_for(()) if hides else {}
+
+    def _spawn(
+        self,
+        session: SessionFolder,
+        lock: int,
+        settings: str,
+        gpu_locks: tuple[int, ...],
+        more: dict[str, str],
+    ) -> None:
         root = session.root
         remove_tree(root / "agent.pid")
         _leave(session, "launched", repr(self._clock.elapsed()))
@@ -126,12 +212,12 @@ class ProcessPlatform:
         pid = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(session),
+            self._environment(session) | more,
             setsid=True,
             # Only the child duplicates the lock. If it were made inheritable here, an agent started by
             # another thread at the same time could inherit it too.
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                *_kept((lock, *gpu_locks)),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
@@ -347,6 +433,22 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
         return
     finally:
         os.close(held)
+
+
+def _is_gpu(given: object) -> bool:
+    return type(given) in (int, str) and bool(re.fullmatch(r"[0-9]{1,3}|GPU-[0-9A-Za-z-]+", str(given)))
+
+
+def _kept(locks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """File actions by which the child keeps the locks, from _LOCK_FD on, and nobody else inherits them. First
+    out of the way, because a lock's number may be one that another shall have."""
+    aside = max((*locks, _LOCK_FD + len(locks))) + 1
+    for number, lock in enumerate(locks):
+        yield os.POSIX_SPAWN_DUP2, lock, aside + number
+    for number in range(len(locks)):
+        yield os.POSIX_SPAWN_DUP2, aside + number, _LOCK_FD + number
+    for number in range(len(locks)):
+        yield os.POSIX_SPAWN_CLOSE, aside + number
 
 
 def _text(path: Path) -> str | None:
