@@ -27,7 +27,7 @@ _KILL_SECONDS = 1.0
 _MIB = 1024**2
 _NAME_MAX = 100
 _INVENTORY = ("index", "uuid", "name", "memory.total", "mig.mode.current")
-_UUID = re.compile(r"GPU-[0-9A-Za-z-]{4,60}")
+_UUID = re.compile(r"GPU-[0-9A-Za-z-]{1,60}")
 _WORDS_MAX = 200
 
 
@@ -73,7 +73,7 @@ class Asker:
     def gpus(self) -> Found:
         """Every GPU that the driver shows."""
         said, trouble = self.query(_INVENTORY)
-        if said is None and "mig.mode.current" in trouble:  # a driver from before there was MIG
+        if said is None and trouble.startswith(f"{TOOL}:"):  # such as a driver from before there was MIG
             said, trouble = self.query(_INVENTORY[:-1])
         if said is None:
             return Found(trouble=trouble)

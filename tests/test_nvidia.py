@@ -54,7 +54,7 @@ def test_its_own_words_are_told_if_it_fails(tmp_path: Path) -> None:
     [
         GARBAGE,
         "yes nonsense,with,four,cells | head -100000",
-        "echo '0, GPU-1, X, 100'; echo 'a, GPU-2-aaaa, X, 100'; echo '1, GPU-3-aaaa, X, -5'",
+        "echo '0, GPU_1, X, 100'; echo 'a, GPU-2-aaaa, X, 100'; echo '1, GPU-3-aaaa, X, -5'",
         "echo '0, GPU-aaaa-bbbb, X, [Unknown Error]'; echo 'GPU 0: Unable to determine the device handle'",
         "printf ''",
     ],

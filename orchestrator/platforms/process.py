@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import platform
 import re
 import shutil
 import signal
@@ -26,7 +27,7 @@ from orchestrator import nvidia, processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.job import Kind
-from orchestrator.core.offer import Offer, machine_id
+from orchestrator.core.offer import Offer, Unavailable, machine_id, until_human
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
@@ -46,6 +47,9 @@ _IDENTITY_CHARS = 16
 _PID_LIMIT = 1 << 22  # the kernel's maximum
 # The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
+_NOT_LINUX = Unavailable(
+    "processes of this machine need Linux", until_human("use Docker: a platform of type docker")
+)
 _PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
@@ -133,6 +137,9 @@ class ProcessPlatform:
 
     def survey(self) -> tuple[Offer, ...]:
         options = self._options
+        if platform.system() != "Linux":
+            return (Offer(self._name, options.accelerator, options.traits(internet=options.internet),
+                          unavailable=_NOT_LINUX),)  # fmt: skip
         if self._gpus is not None:
             return (self._gpu_offer(self._gpus),)
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
