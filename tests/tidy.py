@@ -51,6 +51,7 @@ LEAVES = (
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
 INTERPRETERS = "orchestrator.interpreters"
+NVIDIA = "orchestrator.nvidia"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -75,6 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     INTERPRETERS: (),
     # It runs interpreters to ask what they are.
     "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
+    NVIDIA: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -85,6 +87,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *LEAVES,
         PROCESSES,
         INTERPRETERS,
+        NVIDIA,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
@@ -113,6 +116,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         PROCESSES,
         INTERPRETERS,
         "orchestrator.pythons",
+        NVIDIA,
     ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (

@@ -17,6 +17,7 @@ _FILES = (
     "errors.py",
     "clock.py",
     "interpreters.py",
+    "nvidia.py",
     "processes.py",
     "shut.py",
     "core/__init__.py",

@@ -23,6 +23,7 @@ from orchestrator.core.own_accelerators import row_of
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
 _PATIENCE = 120.0  # seconds: an idle driver initialises every GPU at the first query
+GIVEN = "ORCHESTRATOR_GPUS"  # the UUIDs of the session's GPUs, if its platform names them; empty: none
 _GOOGLE = "0x1ae0"
 _TPUS = {
     "0x0027": "tpu-v3",
@@ -36,6 +37,13 @@ _TPU_TYPE = re.compile(r"(v\d+[ep]?)(?:litepod)?-\d+")
 
 class Substituted(Exception):
     """The machine does not have the accelerator of the order; the message names both."""
+
+
+def assigned(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that show the command the GPUs that its platform gave this session, and no other. They win
+    over the job's own. Empty where the platform gives none by name."""
+    given = variables.get(GIVEN)
+    return {} if given is None else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": given}
 
 
 def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:

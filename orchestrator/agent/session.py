@@ -146,7 +146,9 @@ class Session:
         python = self._beside("starting", clocks, self._python)
         site = self._install(order, values, clocks, python)
         oom_kills = machine.oom_kills()
-        variables = self._variables(order, values, clocks, resume, site) | devices
+        variables = (
+            self._variables(order, values, clocks, resume, site) | devices | probe.assigned(os.environ)
+        )
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
         self.log.say(f"training starts, {begun}")
         before = dict(gathering.files_in(self.folder.source))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from orchestrator.cli.call import Call, worst
+from orchestrator.client import removing
 from orchestrator.client.removing import Doomed, Removed, Removing
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.errors import remedy
@@ -15,7 +16,7 @@ from orchestrator.errors import remedy
 
 def rm(call: Call) -> int:
     """Plans, shows, asks and removes. The exit code reports what could not be removed."""
-    plan = call.client.removal(call.options.runs, keep_checkpoints=call.options.keep_checkpoints)
+    plan = removing.plan(call.client, call.options.runs, keep_checkpoints=call.options.keep_checkpoints)
     _show(call, plan)
     if call.options.dry_run or not _consents(call, plan):
         _document(call, plan, None)

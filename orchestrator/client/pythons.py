@@ -11,17 +11,19 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orchestrator.client.wiring import Wired
-from orchestrator.config import PlatformConfig
 from orchestrator.core.job import Job, Python
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import InputError, OrchestratorError, SpecError
 from orchestrator.interpreters import Interpreter
-from orchestrator.platforms import catalog
 from orchestrator.pythons import NoPython, active, checked, named
 from orchestrator.pythons.choosing import IN_CONFIG, IN_JOB
-from orchestrator.spec import Parsed
+
+if TYPE_CHECKING:
+    from orchestrator.client.wiring import Wired
+    from orchestrator.config import PlatformConfig
+    from orchestrator.spec import Parsed
 
 _TO_DO = "activate the environment that the job needs before the command, or give it as `python:` in the job"
 
@@ -113,6 +115,8 @@ def _python(found: Interpreter, why: str, *, given: bool = False) -> Python:
 
 
 def _platforms(wired: Wired, job: Job) -> list[PlatformConfig]:
+    from orchestrator.platforms import catalog  # late, because `show` needs it only for runs under way
+
     wanted = job.route.platforms
     return [
         each

@@ -22,7 +22,7 @@ TYPES: Mapping[str, Entry] = {
     "notebook": Entry(
         f"{_HERE}.notebook.options:NotebookOptions", f"{_HERE}.notebook.platform:NotebookPlatform"
     ),
-    "process": Entry(f"{_HERE}.process:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
+    "process": Entry(f"{_HERE}.process_options:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
     "simulated": Entry(f"{_HERE}.simulated:Scenario", f"{_HERE}.simulated.platform:configured"),
 }
 # The types whose sessions always ship, without an option.

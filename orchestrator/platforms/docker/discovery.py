@@ -24,7 +24,6 @@ from orchestrator.platforms.docker.surveying import CPU
 _ANSWER_SECONDS = 10.0
 _SOCKET = Path("/var/run/docker.sock")
 _GIB = 1024**3
-ASK_NVIDIA = gpus.PROBE
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,6 @@ class FoundEngine:
 def is_expected() -> bool:
     """Whether docker's settings or a socket suggest that there is an engine."""
     return bool(way_in()) or _SOCKET.exists() or any(map(os.environ.get, ("DOCKER_HOST", "DOCKER_CONTEXT")))
-
-
-def seen_here(said: str) -> tuple[Gpu, ...]:
-    """This machine's GPUs, from the output of ASK_NVIDIA."""
-    return tuple(gpus.read(said))
 
 
 def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
