@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from orchestrator.client.planning import Plan
     from orchestrator.client.pruning import Pruned, PrunePlan
     from orchestrator.client.quota import Quotas
-    from orchestrator.client.removing import Removing
     from orchestrator.client.run import Run
     from orchestrator.client.setting_up import SetUp
     from orchestrator.client.status import RunStatus
@@ -245,15 +244,6 @@ class Client:
         from orchestrator.client import pruning
 
         return pruning.carry_out(self.home, self.clock, plan, stopped, progress)
-
-    def removal(self, runs: Iterable[str], *, keep_checkpoints: bool = False) -> Removing:
-        """What a removal of these runs would take away. Changes nothing. The result's `carry_out` does it.
-
-        Raises InputError for an unknown run, and for one that is under way, or that a schedule continues.
-        """
-        from orchestrator.client.removing import plan
-
-        return plan(self, runs, keep_checkpoints=keep_checkpoints)
 
     def init(self, *, force: bool = False) -> SetUp:
         """Looks at this machine and writes the config. `force` replaces an existing config and keeps a copy.
