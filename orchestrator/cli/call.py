@@ -92,8 +92,8 @@ def os_error_text(error: OSError, home: Path | None = None) -> str:
         near = Path(os.fsdecode(error.filename)) if where else home if home and is_full(home) else None
         disk = room_text(near) if near is not None else "the disk"
         return (
-            f"{disk} is full{where}: nothing is lost; free some space and try again (`orchestrator prune` "
-            "shows what is no longer needed, `orchestrator rm` removes runs that are over)"
+            f"{disk} is full{where}: nothing is lost; free some space and try again (`orchestrator rm` "
+            "removes runs that are over, `orchestrator prune` shows what is no longer needed)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a writable folder"

@@ -8,15 +8,15 @@ from __future__ import annotations
 import sys
 
 from orchestrator.cli.call import Call, worst
-from orchestrator.client import removing
 from orchestrator.client.removing import Doomed, Removed, Removing
+from orchestrator.client.removing import plan as plan_of
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.errors import remedy
 
 
 def rm(call: Call) -> int:
     """Plans, shows, asks and removes. The exit code reports what could not be removed."""
-    plan = removing.plan(call.client, call.options.runs, keep_checkpoints=call.options.keep_checkpoints)
+    plan = plan_of(call.client, call.options.runs, keep_checkpoints=call.options.keep_checkpoints)
     _show(call, plan)
     if call.options.dry_run or not _consents(call, plan):
         _document(call, plan, None)

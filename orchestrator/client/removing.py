@@ -86,7 +86,10 @@ class Removing:
 
 
 def plan(client: Client, given: Iterable[str], *, keep_checkpoints: bool) -> Removing:
-    """See `Client.removal`."""
+    """What a removal of these runs would take away. Changes nothing; `carry_out` does it.
+
+    Raises InputError for an unknown run, for one that is under way, and for one that a schedule looks at.
+    """
     with _on_a_full_disk(client) as ledger:
         names = dict.fromkeys(_named(ledger, each) for each in given)
         records = [ledger.record(name) for name in names]

@@ -172,8 +172,8 @@ class Database:
     def _full(self, where: dict[str, Any]) -> DiskFull:
         disk = "its disk" if self.path is None else room_text(Path(self.path))
         return DiskFull(
-            f"the ledger {self.shown} did not change: {disk} is full; free some space (`orchestrator prune` "
-            "shows what is no longer needed, `orchestrator rm` removes runs that are over)",
+            f"the ledger {self.shown} did not change: {disk} is full; free some space (`orchestrator rm` "
+            "removes runs that are over, `orchestrator prune` shows what is no longer needed)",
             **where,
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
-from orchestrator.client import removing
+from orchestrator.client.removing import plan
 from orchestrator.core.event import Cancelled
 from orchestrator.core.job import Recurrence
 from orchestrator.core.schedule import Schedule
@@ -67,9 +67,9 @@ def test_a_run_that_somebody_needs_is_refused_with_what_to_do(tmp_path: Path) ->
     run_after(tmp_path, *running())
     client = Client(tmp_path)
     with pytest.raises(InputError, match=f"`orchestrator cancel {RUN}` first"):
-        removing.plan(client, [RUN])
+        plan(client, [RUN], keep_checkpoints=False)
     with pytest.raises(InputError, match="no run"):
-        removing.plan(client, ["nothing-like-it"])
+        plan(client, ["nothing-like-it"], keep_checkpoints=False)
 
 
 def test_a_run_that_its_schedule_looks_at_is_refused(tmp_path: Path) -> None:
@@ -78,7 +78,7 @@ def test_a_run_that_its_schedule_looks_at_is_refused(tmp_path: Path) -> None:
     with ledger_of(tmp_path) as ledger:
         ledger.schedules.add(Schedule("nightly", nightly, "home", NOW, NOW, run=RUN))
     with pytest.raises(InputError, match="`orchestrator schedule rm nightly` first"):
-        removing.plan(Client(tmp_path), [RUN])
+        plan(Client(tmp_path), [RUN], keep_checkpoints=False)
 
 
 def test_a_removal_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_removal_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
     (log / "log").mkdir(parents=True)
     other = tmp_path / "runs" / "other-abcdefgh" / "other-abcdefgh-s01.pruned"
     other.mkdir(parents=True)
-    removed = removing.plan(Client(tmp_path), [RUN]).carry_out()
+    removed = plan(Client(tmp_path), [RUN], keep_checkpoints=False).carry_out()
     assert removed.runs == (RUN,)
     assert not log.exists()
     assert other.with_suffix("").is_dir(), "a prune had set it aside, and it is another run's"
