@@ -162,7 +162,7 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
     assert {"python", "home", "ledger", "agent", "platform here", "store home"} <= {
         f["what"] for f in findings
     }
-    assert len(user("doctor", "here").out.splitlines()) == 3
+    assert len(user("doctor", "here").out.splitlines()) == 4
     assert "did you mean 'here'? valid: here, home" in user("doctor", "hare", code=2).err
     user.config(f"{CONFIG}stores: {{attic: {{type: folder, path: config.yaml}}}}")
     answer = user("doctor", "--json", code=4)
