@@ -50,6 +50,8 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+INTERPRETERS = "orchestrator.interpreters"
+NVIDIA = "orchestrator.nvidia"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -71,6 +73,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    INTERPRETERS: (),
+    # It runs interpreters to ask what they are.
+    "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
+    NVIDIA: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -80,6 +86,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         PROCESSES,
+        INTERPRETERS,
+        NVIDIA,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
@@ -89,7 +97,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
-        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
+        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names", "own_accelerators")),
     ),
     # It runs beside the training, and finds there who handles a signal.
     "orchestrator.notebook": (
@@ -100,7 +108,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.agent.family",
     ),
     "orchestrator.session": (*PURE, DISK),
-    "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.platforms": (
+        *PURE,
+        "orchestrator.catalog",
+        "orchestrator.session",
+        DISK,
+        PROCESSES,
+        INTERPRETERS,
+        "orchestrator.pythons",
+        NVIDIA,
+    ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (
         *PURE,
@@ -175,6 +192,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 STANDARD_LIBRARY_ONLY = (
     DISK,
     PROCESSES,
+    INTERPRETERS,
+    "orchestrator.pythons",
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",

@@ -30,6 +30,7 @@ from orchestrator.agent.watching import Watcher
 from orchestrator.core.job import OnNan
 from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.files import is_full, room_text
 from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
@@ -179,6 +180,7 @@ class Monitor:
             refused=self._refused,
             diverged=self._diverged(),
             saved_since=self._saved_since(),
+            full=room_text(self.folder.work) if exit_code and is_full(self.folder.work) else "",
             counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)

@@ -5,18 +5,18 @@ Decides what must not leave with a job. Writes only into the folder it freezes i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import fetching_inputs, routing
+from orchestrator.client import fetching_inputs, pythons, routing
 from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
@@ -34,6 +34,7 @@ from orchestrator.fetching.bringing import Fetched
 from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirements
 from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
+from orchestrator.interpreters import Unusable, ask
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -48,9 +49,10 @@ class Plan:
     `job` has everything it names pinned. `hops` are its sessions one after the other; empty if no offer was
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
-    home store. `unlocked`: why its requirements could not be locked; empty
-    if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
-    `contents`: the source's files, and what of it is left out. `fetched`: its inputs from the network.
+    home store. `pythons`: the user's own, on the platforms that use it. `unlocked`: why its requirements
+    could not be locked; empty if they are locked, or if there are none. `warnings`: what its author should
+    look at, in sentences. `contents`: the source's files, and what of it is left out. `fetched`: its inputs
+    from the network.
     """
 
     job: Job
@@ -61,6 +63,7 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
+    pythons: tuple[pythons.Told, ...] = ()
     warnings: tuple[str, ...] = ()
     contents: Contents = field(default_factory=Contents)
     fetched: tuple[Fetched, ...] = ()
@@ -141,6 +144,7 @@ def planned(
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
+        pythons.told(wired, job),
         (
             *(each.warning for each in frozen.fetched if each.warning),
             *ignoring.named(job.command, frozen.contents.left_out),
@@ -157,11 +161,13 @@ def _no_kernel(job: Job, route: Route) -> Iterator[str]:
     if route.chosen is None or notebook.of_command(job.command, shell=job.shell) is None:
         return
     traits = route.chosen.offer.traits
-    if traits.machine and not traits.custom_images and importlib.util.find_spec("ipykernel") is None:
-        yield (
-            "a notebook needs ipykernel, which this Python does not have: "
-            f"{sys.executable} -m pip install ipykernel"
-        )
+    if not traits.own_python or job.requirements is not None:
+        return
+    path = sys.executable if job.python is None else job.python.path
+    with suppress(Unusable):
+        if not ask(path, ("ipykernel",)).packages:
+            lacks = "a notebook needs ipykernel, which this Python does not have"
+            yield f"{lacks}: {path} -m pip install ipykernel"
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:
@@ -176,8 +182,12 @@ def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
-    """The job in the file, limited to these platforms if any are named. Raises SpecError or InputError."""
-    parsed = spec.load(Path(job))
+    """The job in the file, limited to these platforms if any are named, with the Python that it gets on this
+    machine. Raises SpecError or InputError."""
+    return pythons.frozen(wired, _limited(wired, spec.load(Path(job), wired.config.accelerators), platforms))
+
+
+def _limited(wired: Wired, parsed: Parsed, platforms: tuple[str, ...]) -> Parsed:
     wanted = tuple(dict.fromkeys(platforms))
     known = [each.name for each in wired.config.platforms]
     for name in wanted:
@@ -265,13 +275,21 @@ def _locked(parsed: Parsed) -> tuple[Parsed, str]:
     reasons: list[str] = []
     for kind, file in parsed.requirements.items():
         try:
-            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)})
+            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)}, _oldest(parsed.job))
         except requirements.NotLocked as error:
             reasons.append(str(error) if kind == DEFAULT else f"for {kind}: {error}")
             continue
         if lock is not None:
             locks[kind] = lock.encode()
     return parsed.locked(locks), "\n".join(reasons)
+
+
+def _oldest(job: Job) -> str:
+    """The oldest Python that a lock must fit: the agent's, or the user's own if that is older."""
+    if job.python is None or not job.python.version:
+        return requirements.PYTHON
+    own = ".".join(job.python.version.split(".")[:2])
+    return min(own, requirements.PYTHON, key=lambda each: tuple(map(int, each.split("."))))
 
 
 def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:

@@ -122,7 +122,7 @@ def test_a_platform_by_name(user: Caller) -> None:
         (("ps", "--al"), "did you mean '--all'"),
         (("--jsn", "ps"), "did you mean '--json'"),
         (("show",), "RUN"),
-        (("completion", "fish"), "bash"),
+        (("completion", "ksh"), "bash"),
         (("pull", "x", "--best", "--latest"), "not allowed with"),
     ],
 )
