@@ -239,7 +239,7 @@ name: again
         ({"secrets": "[1A]"}, "secrets[0]", ["not shown", "environment variable"]),
         ({"env": "{ORCHESTRATOR_X: a}"}, "env.ORCHESTRATOR_X", ["set by the agent"]),
         ({"env": "{A-B: a}"}, "env.A-B", ["environment variable"]),
-        ({"inputs": "[{name: a, from: 'ftp://x/y'}]"}, "inputs[0].from", ["'ftp'", "a file or folder"]),
+        ({"inputs": "[{name: a, from: 'ftp://x/y'}]"}, "inputs[0].from", ["'ftp://x/y'", "a file or folder"]),
         ({"inputs": "[{name: a, from: 'https://me:pw@x/y'}]"}, "inputs[0].from", ["without a user"]),
         ({"inputs": "[{name: a, from: 'hf:data'}]"}, "inputs[0].from", ["hf:owner/dataset", "@revision"]),
         ({"inputs": "[{name: a, from: x, token: abc}]"}, "inputs[0].token", ["env:NAME"]),

@@ -63,14 +63,6 @@ class Cache:
         self._place = place
         self._clock = clock
         self._bytes_max = bytes_max
-        try:
-            for each in ("blobs", "sources", "parts"):
-                (place / each).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(
-                f"{place}: the cache of inputs cannot be made ({error.strerror}); set XDG_CACHE_HOME to "
-                "a folder that you may write"
-            ) from error
 
     @staticmethod
     def key(source: str) -> str:
@@ -79,6 +71,7 @@ class Cache:
     @contextmanager
     def held(self, key: str) -> Iterator[None]:
         """Of several programs that want the same, one fetches it and the others wait."""
+        self._make()
         with os.fdopen(open_log(self._place / "parts" / f"{key}.lock"), "a") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             yield
@@ -153,6 +146,17 @@ class Cache:
                 total -= kept.size
                 gone.append(kept)
         return tuple(gone)
+
+    def _make(self) -> None:
+        place = self._place
+        try:
+            for each in ("blobs", "sources", "parts"):
+                (place / each).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(
+                f"{place}: the cache of inputs cannot be made ({error.strerror}); set XDG_CACHE_HOME to "
+                "a folder that you may write"
+            ) from error
 
     def _note(self, key: str) -> Path:
         return self._place / "sources" / f"{key}.json"

@@ -250,6 +250,11 @@ _ORIGINS = {  # read by orchestrator.fetching.sources
 }
 
 
+_PAGE = re.compile(
+    r"https://(?:www\.)?(?:kaggle\.com/datasets/([\w-]+/[\w.-]+)|huggingface\.co/datasets/([\w.-]+/[\w.-]+))/?"
+)
+
+
 def is_path(origin: str) -> bool:
     """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `hf:`."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", origin) is None
@@ -262,6 +267,9 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
             yield Problem(
                 path, with_valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
             )
+    elif page := _PAGE.fullmatch(origin):
+        kind = "kaggle" if page[1] else "hf"
+        yield Problem(path, f"given {shown(origin)}, which is a page; valid: {kind}:{page[1] or page[2]}")
     elif scheme in _ORIGINS:
         pattern, valid = _ORIGINS[scheme]
         if not re.fullmatch(pattern, origin):  # it may hold a login, so it is not repeated
@@ -270,7 +278,8 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
         valid = (
             "a file or folder, relative to this file; or https://…, kaggle:owner/dataset, hf:owner/dataset"
         )
-        yield Problem(path, f"given {shown(scheme)} as its kind; valid: {valid}")
+        given = scheme if "@" in origin else origin  # a login is not repeated
+        yield Problem(path, f"given {shown(given)}; valid: {valid}; download it first")
 
 
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
