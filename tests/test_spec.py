@@ -46,7 +46,7 @@ def test_the_bundled_jobs_validate() -> None:
     assert nightly.job.schedule is not None
     assert nightly.job.schedule.window == Window(22 * 60, 7 * 60)
     assert "demo" in demo.job.tags
-    profile = demo.job.profile("cpu")
+    profile = dict(demo.job.profiles).get("cpu")
     assert profile is not None
     assert demo.job.work.accumulate(profile.micro_batch, 1) is not None
     assert {"T4", "T4x2", "L4", "A100", "H100", "TPUv5e-1", "TPUv6e-1"} <= {
@@ -185,7 +185,7 @@ work:
   global_batch: 65
   group: 8
 profiles:
-  T4x3: {micro_batch: 8, precision: fp17}
+  T4x99: {micro_batch: 8, precision: fp17}
   cpu:
 route: {finish_within: 0, rules: [{require: {}}]}
 name: again
@@ -198,8 +198,8 @@ name: again
         (5, "tags"),
         (7, "work.total"),
         (9, "work.group"),
-        (11, "profiles.T4x3"),
-        (11, "profiles.T4x3.precision"),
+        (11, "profiles.T4x99"),
+        (11, "profiles.T4x99.precision"),
         (12, "profiles.cpu"),
         (13, "route.finish_within"),
         (13, "route.rules[0].require"),

@@ -94,7 +94,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
-        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
+        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names", "own_accelerators")),
     ),
     # It runs beside the training, and finds there who handles a signal.
     "orchestrator.notebook": (

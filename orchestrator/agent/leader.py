@@ -17,8 +17,8 @@ from orchestrator.agent import family
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.order import Order
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.processes import SESSION
 from orchestrator.session.layout import PROGRAMS
 
@@ -68,7 +68,7 @@ def environment(
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:
         variables["ORCHESTRATOR_DEADLINE"] = f"{deadline:.3f}"
-    row = catalogue.get(order.accelerator)
+    row = row_of(order)
     peak = None if row is None else row.peak_flops.get(order.precision)
     if peak is not None:
         variables["ORCHESTRATOR_PEAK_FLOPS"] = f"{peak:.6g}"

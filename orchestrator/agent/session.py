@@ -31,10 +31,10 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Kind
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
 from orchestrator.files import NO_ROOM, room_text
 from orchestrator.interpreters import Interpreter
@@ -296,7 +296,7 @@ class Session:
                     into=Path(own), uv=self.settings.uv,
                     beside=lambda work: self._beside("installing", clocks, work),
                 )  # fmt: skip
-            row = catalogue.get(order.accelerator)
+            row = row_of(order)
             pip = Installation.begin(
                 self.folder, order.requirements, variables, self.log, lock=order.requirements_lock,
                 tpu=row is not None and row.kind is Kind.TPU,

@@ -49,7 +49,7 @@ COMMANDS = (
     Command("rehearse", "train a few steps here, stop, kill and resume them, and compare",
             "rehearsing:rehearse", (o.JOB, *o.REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
-            "outlooking:plan", (o.ANY_JOB, o.PLATFORM, o.DEADLINE)),
+            "outlooking:plan", (o.ANY_JOB, o.PLATFORM, o.DEADLINE, o.ON)),
     Command("ps", "list the runs", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WATCH)),
     Command("list", "the same as `ps`", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WATCH)),
     Command("status", "the same as `ps`, or as `show RUN`", "listing:status",

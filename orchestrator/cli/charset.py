@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 _ERRORS = "orchestrator-typewriter"  # for a terminal: what has no stand-in becomes a question mark
 _ERRORS_IN_A_PIPE = "orchestrator-utf8"  # in the C locale: the bytes of UTF-8, as Python writes them there
@@ -28,6 +28,20 @@ def chosen(encoding: str, environ: Mapping[str, str] = os.environ, *, terminal: 
     if not _is_ascii(environ):
         return encoding, _ERRORS
     return "ascii", _ERRORS if terminal else _ERRORS_IN_A_PIPE
+
+
+def stand_ins(encoding: str | None) -> Callable[[str], str]:
+    """Replaces those characters that this encoding lacks and for which there is a stand-in: before text is
+    wrapped, because a stand-in may be longer."""
+    lacks = {ord(each): shown for each, shown in _STAND_INS.items() if not _has(encoding, each)}
+    return (lambda text: text if text.isascii() else text.translate(lacks)) if lacks else str
+
+
+def _has(encoding: str | None, character: str) -> bool:
+    try:
+        return bool(character.encode(encoding or "utf-8"))
+    except (UnicodeError, LookupError):
+        return False
 
 
 def _is_ascii(environ: Mapping[str, str]) -> bool:

@@ -171,6 +171,10 @@ SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 day
 IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
 EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
 PRINT = _flag("--print", help="only print the unit")
+ON = _option(
+    "--on", metavar="ACCELERATOR", action="append", default=[],
+    help="of a JOB: also what it would take on this accelerator, if you had it (may be repeated)",
+)  # fmt: skip
 LAUNCHD = _flag("--launchd", help="print a LaunchAgent for a Mac, on any machine")
 SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
 RECORDED_RUN = _option(

@@ -6,11 +6,11 @@ Must never know how a run is found. Names of metrics may contain anything.
 from __future__ import annotations
 
 import csv
+import html
 import io
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from orchestrator.cli.plotting import Place, Scale, ends
 from orchestrator.cli.terminal import one_line
@@ -125,7 +125,8 @@ def _one(curves: Curves, curve: Curve, log: bool) -> Iterator[str]:
 
 def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:
     classes = f' class="{style}"' if style else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{classes}>{escape(text)}</text>'
+    said = html.escape(text, quote=False)
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}"{classes}>{said}</text>'
 
 
 # --- PNG --------------------------------------------------------------------------------------------------

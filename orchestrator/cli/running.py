@@ -26,11 +26,8 @@ from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make no garbage, and looking for it took a fifth of a listing's time
-SHARES = (
-    "pull",
-    "examples",
-    "completion",
-)  # their files belong to the user, so they get the user's own umask
+# Their files belong to the user, so they get the user's own umask.
+SHARES = ("pull", "examples", "completion")
 TIGHTENS = (
     "up",
     "submit",

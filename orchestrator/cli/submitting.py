@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import fetching, following, hints, pulling, pythons, routing
+from orchestrator.cli import fetching, following, health, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
+from orchestrator.client.attendance import attendance
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
@@ -133,12 +134,31 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         *_route_facts(plan),
         *pythons.facts(plan.pythons),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
-        ("controller", "started in the background, exits when no work is left" if started else "running"),
+        ("controller", _controller_text(call, started=started)),
+        ("then", _next_text(plan)),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
     shown.show(out, plan)
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
+
+
+def _controller_text(call: Call, *, started: bool) -> str:
+    if started:
+        return "started in the background, exits when no work is left"
+    return health.absence_text(call, attendance(call.client)) or "running"
+
+
+def _next_text(plan: Plan) -> str:
+    """What happens without anybody's help. A person may be the one who is waited for."""
+    if plan.route.chosen is not None:
+        offer = plan.route.chosen.offer
+        return (
+            f"the controller starts it on {offer.platform}/{offer.accelerator}; you can close this terminal"
+        )
+    if plan.verdict is Verdict.START:
+        return "once a machine is there, the controller starts it; you can close this terminal"
+    return "the controller starts it as soon as it can; you can close this terminal"
 
 
 def tell_unlocked(call: Call, plan: Plan) -> None:

@@ -206,7 +206,7 @@ class PlainView:
         sys.stdout.flush()
 
     def _line(self, at: float, session: str, text: str) -> None:
-        first, *more = text.splitlines() or [""]
+        first, *more = self._out.fitted(text, 15) or [""]
         self._out.say(f"{utc_text(at)[11:]}  {session:4}{first}")
         for line in more:
             self._out.say(f"{'':15}{line}")

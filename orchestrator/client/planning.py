@@ -184,7 +184,7 @@ def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
     """The job in the file, limited to these platforms if any are named, with the Python that it gets on this
     machine. Raises SpecError or InputError."""
-    return pythons.frozen(wired, _limited(wired, spec.load(Path(job)), platforms))
+    return pythons.frozen(wired, _limited(wired, spec.load(Path(job), wired.config.accelerators), platforms))
 
 
 def _limited(wired: Wired, parsed: Parsed, platforms: tuple[str, ...]) -> Parsed:

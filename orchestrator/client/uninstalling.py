@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING
 
 from orchestrator import home as layout
@@ -105,11 +106,11 @@ def _left(home: Home) -> Iterator[Left]:
     if service.installed and service.path is not None:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
     for path in shell_files.installed():
-        yield Left("completion", str(path), f"rm {path}", Goes.ASKED, _size(path))
+        yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
     for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
         if path.exists():
-            yield Left("cache" if path.is_dir() else "crash log", str(path), f"rm -r {path}", Goes.ASKED,
-                       _size(path))  # fmt: skip
+            what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
+            yield Left(what, str(path), how, Goes.ASKED, _size(path))
     if home.path.exists():
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
     yield from _other_homes(home, service.path)
@@ -122,8 +123,8 @@ def _other_homes(home: Home, unit: Path | None) -> Iterator[Left]:
 
     default = user_data_path("orchestrator", appauthor=False)
     if default.exists() and default != home.path:
-        yield Left("another home", str(default), f"orchestrator uninstall --home {default}", Goes.NEVER,
-                   _size(default))  # fmt: skip
+        how = f"orchestrator uninstall --home {quote(str(default))}"
+        yield Left("another home", str(default), how, Goes.NEVER, _size(default))
     for path in sorted(unit.parent.glob("*orchestrator*")) if unit is not None else ():
         if path != unit and fnmatch(path.name, "*orchestrator*.[sp]*"):
             yield Left("another service", str(path), "orchestrator service uninstall, with its --home",
@@ -145,12 +146,12 @@ def _elsewhere(home: Home) -> Iterator[Left]:
         return
     for store in found.stores:
         where = str(store.options.get("path") or store.options.get("bucket") or store.type)
-        if store.type != "folder" or not (home.path / Path(where).expanduser()).is_relative_to(home.path):
+        inside = store.type == "folder" and (home.path / where).is_relative_to(home.path)
+        if not inside:
             yield Left("store", f"{store.name}: {where}", "delete its runs/ there", Goes.NEVER)
     for platform in found.platforms:
-        if platform.type != "process":
-            yield Left("platform", f"{platform.name} ({platform.type})",
-                       f"orchestrator doctor --clean {platform.name}", Goes.NEVER)  # fmt: skip
+        how = f"orchestrator doctor --clean {platform.name}"
+        yield Left("platform", f"{platform.name} ({platform.type})", how, Goes.NEVER)
 
 
 def _running(client: Client) -> Iterator[str]:

@@ -27,7 +27,7 @@ from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
-from orchestrator.platforms.platform import Mailed, Placed, Platform
+from orchestrator.platforms.platform import Equipped, Mailed, Placed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
@@ -86,6 +86,8 @@ class Wired:
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
             made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
+        if isinstance(made, Equipped):
+            made.equip(self.config.accelerators)
         if isinstance(made, Mailed):
             made.connect(Mailbox(lambda: self.store(""), given.name))
         return made

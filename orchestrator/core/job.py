@@ -368,8 +368,3 @@ class Job:
         """What a session on this kind of accelerator installs; None if it is nothing."""
         given = self.all_requirements
         return given.get(kind) or given.get(DEFAULT)
-
-    def profile(self, accelerator: str) -> Profile | None:
-        """The profile for an accelerator, or else `default`; None if the job has neither."""
-        table = dict(self.profiles)
-        return table.get(accelerator) or table.get("default")

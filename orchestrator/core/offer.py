@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.own_accelerators import OwnAccelerator
+
 
 class Uplink(StrEnum):
     """How a session's outbox reaches the home store."""
@@ -188,7 +190,7 @@ class Offer:
     than the catalogue (host memory for cpu). With `limit_memory`, a session that uses more is out of memory.
     `threads` fixes the number of CPU threads, which bitwise resume on a CPU needs. `wait_seconds`: how long a
     session is expected to wait for its start. `lifetimes`: of our sessions there, which the market adds; no
-    survey knows them.
+    survey knows them. `own`: what the user's config says of the accelerator, if the catalogue lacks it.
     """
 
     platform: str
@@ -204,6 +206,7 @@ class Offer:
     slot_pool: str = ""
     wait_seconds: float = 0.0
     lifetimes: Lifetimes | None = None
+    own: OwnAccelerator | None = None
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome, run_of
+from orchestrator.core.own_accelerators import NO_OWN, Own, own_named
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
@@ -88,12 +89,16 @@ class ProcessPlatform:
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
+        self._accelerators: Own = NO_OWN
         self._ended: set[str] = set()  # ended sessions of which no process is left
         self._pythons: dict[str, Interpreter] = {}  # those that were asked when a session was prepared
 
     @property
     def name(self) -> str:
         return self._name
+
+    def equip(self, own: Own) -> None:
+        self._accelerators = own
 
     @cached_property
     def _machine(self) -> str:
@@ -113,6 +118,7 @@ class ProcessPlatform:
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
             threads=options.threads or max(1, len(os.sched_getaffinity(0)) // options.slots),
+            own=own_named(options.accelerator, self._accelerators),
             disk_gb=float(int(_disk_free_gb(self._folder))),  # rounded: every change wakes the queue
         )
         return (offer,)

@@ -14,13 +14,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from orchestrator import cron
 from orchestrator.core import credentials
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
+from orchestrator.core.own_accelerators import NO_OWN, Own, row_named
+from orchestrator.core.profiles import is_general
 from orchestrator.core.wording import did_you_mean, suggested, with_valid
 from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
-from orchestrator.spec.mistakes import unknown
+from orchestrator.spec.profile_keys import profile_problems
 from orchestrator.spec.rules import rule_problems
 from orchestrator.spec.schema import MICRO_BATCH_MAX, window_of
 
@@ -32,19 +33,20 @@ _REFERENCE = re.compile(
 _SCHEME = re.compile(r"^(?:[a-z]+://)?(?:(?:hub|registry)\.docker\.com/(?:r/|_/)?)?")
 _PACKAGE = re.compile(r"[A-Za-z0-9._-]+(?:\[[a-z0-9,]+\])? ?(?:[=<>~!]=|[<>]).*")
 _NOT_FOR_PIP = frozenset({".yml", ".yaml", ".toml", ".cfg", ".py", ".json"})
-_ANY_ACCELERATOR = frozenset({"gpu", "gpus", "cuda", "any", "auto", "all", "nvidia"})
 _LISTED_MAX = 1000
 _PRECISIONS = tuple(precision.value for precision in Precision)
 
 
-def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
-    """All mistakes of a spec that involve several values; files are looked up if `folder` is given."""
+def job_problems(tree: object, folder: FilePath | None, own: Own = NO_OWN) -> Iterator[Problem]:
+    """All mistakes of a spec that involve several values; files are looked up if `folder` is given.
+    `own`: the accelerators of the user's config."""
     if not isinstance(tree, dict):
         return
-    yield from _batches(tree)
+    yield from profile_problems(_at(tree, "profiles"), own)
+    yield from _batches(tree, own)
     yield from _phases(tree)
     yield from _precision(tree)
-    yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
+    yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"), own)
     yield from _environment(tree)
     yield from _command(tree, folder)
     yield from _inputs(tree, folder)
@@ -104,11 +106,8 @@ def _count(value: object) -> int | None:
 # --- Batches --------------------------------------------------------------------------------------------
 
 
-def _batches(tree: dict[str, object]) -> Iterator[Problem]:
+def _batches(tree: dict[str, object], own: Own) -> Iterator[Problem]:
     profiles = _at(tree, "profiles")
-    for name in profiles if isinstance(profiles, dict) else ():
-        if name != "default" and name not in catalogue:
-            yield Problem(("profiles", name), _unknown_accelerator(name))
     global_batch = _count(_at(tree, "work", "global_batch"))
     given = _at(tree, "work", "group")
     group = 1 if given is None else _count(given)
@@ -122,19 +121,13 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
     for name, profile in profiles.items() if isinstance(profiles, dict) else ():
         micro_batch = _count(_at(profile, "micro_batch"))
         if micro_batch is not None and micro_batch <= MICRO_BATCH_MAX:
-            yield from _division(work, name, micro_batch)
+            yield from _division(work, name, micro_batch, own)
 
 
-def _unknown_accelerator(name: str) -> str:
-    if name.lower() in _ANY_ACCELERATOR:
-        return f"unknown accelerator {shown(name)}; write default, which is for every one that is not named"
-    told = unknown("accelerator", name, (*catalogue, "default"))
-    return f"{told}, which is for every other one"
-
-
-def _division(work: Work, name: str, micro_batch: int) -> Iterator[Problem]:
-    """`default` is for any number of devices, so it must divide at least for one."""
-    devices = catalogue[name].devices if name in catalogue else 1
+def _division(work: Work, name: str, micro_batch: int, own: Own) -> Iterator[Problem]:
+    """`default` and the like are for any number of devices, so they must divide at least for one."""
+    row = None if is_general(name) else row_named(name, own)
+    devices = 1 if row is None else row.devices
     if work.accumulate(micro_batch, devices) is not None:
         return
     reasons = []

@@ -38,6 +38,7 @@ from orchestrator.core.job import (
     Window,
     Work,
 )
+from orchestrator.core.own_accelerators import NO_OWN, Own
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.spec import document, elsewhere
 from orchestrator.spec.checks import image_folder, is_path, job_problems
@@ -59,7 +60,8 @@ _OWN_REQUIREMENTS = ".orchestrator/requirements"
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
 micro_batch × devices must divide work.global_batch; phases begin at step 0, rise, and stay below
-work.total; rules name accelerators of the catalogue; command splits as a shell would, holds known
+work.total; rules and profiles name accelerators of the catalogue or of
+the config; command splits as a shell would, holds known
 placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's
 lower number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not
 empty; source is needed unless image is given; outputs lie below the working directory; source,
@@ -126,14 +128,15 @@ class Parsed:
         return replace(self, locks=locks, job=_with(self.job, given))
 
 
-def load(path: Path) -> Parsed:
-    """Reads a spec's file. Raises SpecError with every mistake, InputError if the file cannot be read."""
+def load(path: Path, own: Own = NO_OWN) -> Parsed:
+    """Reads a spec's file. `own`: the accelerators of the user's config. Raises SpecError with every mistake,
+    InputError if the file cannot be read."""
     if path.suffix in _SCRIPTS and path.is_file():
         raise InputError(
             f"{path} is a script, not a job file; `orchestrator new {path}` writes a job file for it"
         )
     data = read_bytes(path)
-    return parse(data, str(path), path.absolute().parent)
+    return parse(data, str(path), path.absolute().parent, own)
 
 
 def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
@@ -150,14 +153,14 @@ def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
+def parse(text: bytes, file: str, folder: Path | None, own: Own = NO_OWN) -> Parsed:
     """The job that `text` declares. Mistakes name it `file`. Its paths are relative to `folder`; if that is
     None, they are not looked up.
 
     Raises SpecError with every mistake, in line order.
     """
     found = document.read(text, file)
-    spec = validate(JobSection, found, job_problems(found.tree, folder), elsewhere.HINTS)
+    spec = validate(JobSection, found, job_problems(found.tree, folder, own), elsewhere.HINTS)
     return Parsed(
         job=_job(spec, folder),
         file=file,

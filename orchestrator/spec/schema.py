@@ -141,7 +141,16 @@ Secret: dict[str, JsonValue] = {
     "writeOnly": True
 }  # JSON Schema's keyword for a secret: messages do not repeat the value
 SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
-_ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "default"]}}
+_ACCELERATORS: dict[str, JsonValue] = {
+    "propertyNames": {
+        "anyOf": [
+            {"enum": [*catalogue, "default", "gpu"]},
+            {"pattern": r"^gpu>=[0-9]{1,5}(\.[0-9]{1,3})?GB$"},
+            # Several of a GPU, and the accelerators of the user's config, which a schema cannot know.
+            {"pattern": r"^[A-Za-z][A-Za-z0-9._-]*$"},
+        ]
+    }
+}
 EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Date = Annotated[str, AfterValidator(_date)]
@@ -375,8 +384,8 @@ class JobSection(Section):
     profiles: dict[str, ProfileSection] = Field(
         min_length=1,
         json_schema_extra=_ACCELERATORS,
-        description="a mapping of accelerators, or default, to how the job runs on them, such as "
-        "{T4: {micro_batch: 8, precision: fp16}}",
+        description="a mapping of accelerators, gpu, gpu>=24GB or default to how the job runs on them, such "
+        "as {T4: {micro_batch: 8, precision: fp16}}",
     )
     route: RouteSection = Field(
         default_factory=RouteSection, description="a mapping of preferences for where to run"

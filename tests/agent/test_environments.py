@@ -109,7 +109,7 @@ def ground(tmp_path: Path) -> Iterator[Ground]:
         yield Ground(tmp_path, own / "bin" / "python", index, stack)
 
 
-def test_two_sessions_at_once_make_it_once_a_crash_leaves_nothing_and_later_ones_need_no_index(
+def test_it_is_made_once_a_crash_leaves_nothing_and_later_sessions_need_no_index(
     ground: Ground,
 ) -> None:
     """The user's torch stays."""

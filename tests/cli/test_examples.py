@@ -29,7 +29,7 @@ def test_an_example_is_copied_as_it_is_written_and_can_be_submitted(example: Exa
     }
     job = spec.parse(done.job.read_bytes(), str(done.job), done.folder).job
     assert example.script in job.command
-    assert job.profile("cpu") is not None
+    assert {"cpu", "default"} & {key for key, _ in job.profiles}
 
 
 def test_what_is_in_the_way_stays_and_nothing_is_copied(tmp_path: Path) -> None:

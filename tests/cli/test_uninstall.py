@@ -71,7 +71,7 @@ def test_it_lists_everything_and_removes_nothing_unasked(somebody: Somebody) -> 
     assert [(each["what"], each["goes"]) for each in answer["left"]] == [
         ("service", "asked"), ("completion", "asked"), ("completion", "asked"), ("cache", "asked"),
         ("home", "purge"), ("another home", "never"), ("another service", "never"),
-        ("store", "never"), ("platform", "never"),
+        ("store", "never"), ("platform", "never"), ("platform", "never"),
     ]  # fmt: skip
     assert all(Path(each["where"]).exists() for each in answer["left"][:7])
     assert answer["removed"] == []

@@ -45,8 +45,9 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
     """Runs the session. Returns the kernel's exit code: 0 if there is a result.
 
     `session` has: `name`; `files`, name → sha256 of the materials and perhaps the checkpoint; `inputs`, name
-    → `place`, `path` and `sha256` of those that Kaggle mounts itself; `hand_over`, the name of
-    a checkpoint in another kernel's output, or null; `hand_over_sha256`, the hash of its manifest, or null if unknown; `header`, how many bytes come before the archive in each of the files;
+    → `place`, `path` and `sha256` of those that Kaggle mounts itself; `hand_over`, the name of a checkpoint
+    in another kernel's output, or null; `hand_over_sha256`, the hash of its manifest, or null if unknown;
+    `header`, how many bytes come before the archive in each of the files;
     `mount_seconds`, how long all of them may take to appear; `machine`, the quota it spends, and `seconds`,
     its limit, both for the log; `home`, by which doctor knows whose the kernel is; `settings` of the agent;
     `report_seconds`.
