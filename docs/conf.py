@@ -8,6 +8,7 @@ folder is the repository's root (`scripts/build_site.py` says so), and a page's 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Any
 
 project = "Orchestrator"
@@ -62,7 +63,17 @@ def contents(page: str) -> str:
     return "".join(made)
 
 
-def read(_: Any, name: str, source: list[str]) -> None:
+def without_folders(page: str, place: Path) -> str:
+    """The page with its links to folders, which a code host lists and a site does not, as plain text."""
+
+    def told(link: re.Match[str]) -> str:
+        return link[1] if (place / link[2]).is_dir() else link[0]
+
+    return re.sub(r"(?<!!)\[([^\[\]\n]+)\]\(([\w./-]+)\)", told, page)
+
+
+def read(app: Any, name: str, source: list[str]) -> None:
+    source[0] = without_folders(source[0], Path(app.srcdir, name).parent)
     if name == root_doc:
         source[0] = contents(source[0])
     elif name in _FOLDERS:
