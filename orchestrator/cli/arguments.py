@@ -48,7 +48,7 @@ COMMANDS = (
             "rehearsing:rehearse", (o.JOB, *o.REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
             "outlooking:plan", (o.ANY_JOB, o.PLATFORM, o.DEADLINE)),
-    Command("ps", "list the runs", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER)),
+    Command("ps", "list the runs", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WIDE)),
     Command("show", "show everything about one run", "showing:show", (o.RUN, o.FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (o.RUN,)),
     Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",

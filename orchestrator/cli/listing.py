@@ -3,6 +3,8 @@ newest readings."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from orchestrator.cli import health
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text, number_text
@@ -41,8 +43,12 @@ def ps(call: Call) -> int:
         hint = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
         call.out.say(f"no run is under way{hint}" if hidden else "there are no runs yet")
         return Exit.OK
+    headers: tuple[str, ...]
     headers, now = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE"), call.clock.now()
-    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}),
+    rows = [_row(status, now) for status in found]
+    if call.options.wide:
+        headers, rows = _widened(headers, rows, found)
+    call.out.table(headers, rows, right=frozenset({2, 3, 4, 5, 6}),
                    spare=(5, 4, 3, 7))  # fmt: skip
     notes = [(status.run, note) for status in found if (note := _note(status, now))]
     if notes:  # below the table: beside eight columns a narrow terminal has no room for them
@@ -110,6 +116,17 @@ def _row(status: RunStatus, now: float) -> tuple[str, ...]:
         told,
         where,
     )
+
+
+def _widened(
+    headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], found: Sequence[RunStatus]
+) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """The table with how busy each run's GPUs are."""
+    from orchestrator.cli import gpus  # slow to import, and few lists need it
+
+    return (*headers, *gpus.HEADERS), [
+        (*row, *gpus.cells(each)) for row, each in zip(rows, found, strict=True)
+    ]
 
 
 def _note(status: RunStatus, now: float) -> str:

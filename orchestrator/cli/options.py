@@ -47,6 +47,7 @@ PLATFORM = _option(
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for what is copied")
 ALL = _flag("-a", "--all", help="also list runs that are over")
+WIDE = _flag("-w", "--wide", help="also show how busy the GPUs of each run are")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import health, hints, story, watching
+from orchestrator.cli import gpus, health, hints, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
@@ -43,11 +43,11 @@ def show(call: Call) -> int:
         "outputs": record.outputs,
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
-        "controller": owner, "job": record.job,
+        "controller": owner, "job": record.job, "gpu_use": gpus.newest_use(found, history),
     })  # fmt: skip
     out = call.out
     _title(out, record)
-    out.facts(_facts(call, found))
+    out.facts([*_facts(call, found), *gpus.facts(found, history)])
     if not record.phase.final and owner is None:
         out.facts([("controller", f"not running: start it with `{call.command('up', '--detach')}`")])
     _show_sessions(out, record, history, call.clock.now())
@@ -68,6 +68,7 @@ def _session_json(session: SessionSummary) -> dict[str, object]:
     return {
         "order": session.order, "assigned_at": session.assigned_at, "started_at": session.started_at,
         "over_at": session.over_at, "to_step": session.to_step, "ending": _ending_text(session),
+        "gpu_use": session.gpu_use,
     }  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from orchestrator.ledger import RunSummary
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.gpu_use import GpuUse
 
 LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
@@ -28,8 +29,8 @@ class RunStatus(RunSummary):
     `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left at
     the present rate; `forecast` is when the run ends, with everything that lies between. `trouble`: why its
     platform does not answer at the moment. `waits_since`: since when its session has waited in the platform's
-    queue. `in_slices`: it sleeps between the times that its schedule gives it, and its end is unknown. None
-    stands for unknown, or not the case.
+    queue. `in_slices`: it sleeps between the times that its schedule gives it, and its end is unknown.
+    `gpu_use`: how busy its GPUs are. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -40,6 +41,7 @@ class RunStatus(RunSummary):
     waits_since: float | None = None
     forecast: Forecast | None = None
     in_slices: bool = False
+    gpu_use: GpuUse | None = None
 
     @property
     def progress(self) -> Progress:
@@ -93,6 +95,7 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
 
         reading = live.read(client.home.folders, summary.run, summary.session)
     found = progress(summary.steps_total, summary.accepted_step, reading)
+    status = reading.observation.status if reading is not None else None
     return RunStatus(
         **vars(summary),
         step=found.step,
@@ -103,4 +106,5 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
         waits_since=reading.waits_since if reading is not None else None,
         forecast=None if summary.phase in FINAL else foreseen.forecasts.get(summary.run),
         in_slices=summary.phase not in FINAL and summary.run in foreseen.sliced,
+        gpu_use=None if status is None else status.gpu_use,
     )
