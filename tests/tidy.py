@@ -64,8 +64,8 @@ PROTOCOLS = (
     "orchestrator.stores.abandoned",
 )
 SPOKEN = (
-    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "schedule",
-    "session", "wire", "wording",
+    "accelerators", "checkpoint", "event", "gpu_use", "job", "lifecycle", "notes", "offer", "order", "run",
+    "schedule", "session", "wire", "wording",
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
@@ -97,7 +97,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
-        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names", "own_accelerators")),
+        *(
+            f"orchestrator.core.{part}"
+            for part in ("accelerators", "gpu_names", "gpu_use", "own_accelerators")
+        ),
     ),
     # It runs beside the training, and finds there who handles a signal.
     "orchestrator.notebook": (

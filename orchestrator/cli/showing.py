@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.cli import curves, health, hints, pythons, story, watching
+from orchestrator.cli import curves, gpus, health, hints, pythons, story, watching
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text, number_text
 from orchestrator.client import SessionSummary, live
@@ -49,13 +49,13 @@ def show(call: Call) -> int:
         "notes": notes_shown(record), "strays": record.strays,
         "cooldowns": record.cooldowns, "micro_batch_caps": dict(record.micro_batch_caps),
         "controller": owner, "controller_state": attended.state, "unattended_since": attended.since,
-        "job": record.job, "pythons": told,
+        "job": record.job, "pythons": told, "gpu_use": gpus.newest_use(found, history),
     })  # fmt: skip
     out = call.out
     if not record.phase.final:
         health.tell_first(call, attended)
     _title(out, record)
-    out.facts([*_facts(call, found), *pythons.facts(told)])
+    out.facts([*_facts(call, found), *pythons.facts(told), *gpus.facts(found, history)])
     _show_sessions(out, record, history, call.clock.now())
     curves.section(call, run)
     _show_notes(out, record)
@@ -73,6 +73,7 @@ def _session_json(session: SessionSummary) -> dict[str, object]:
     return {
         "order": session.order, "assigned_at": session.assigned_at, "started_at": session.started_at,
         "over_at": session.over_at, "to_step": session.to_step, "ending": _ending_text(session),
+        "gpu_use": session.gpu_use,
     }  # fmt: skip
 
 

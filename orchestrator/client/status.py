@@ -17,6 +17,7 @@ from orchestrator.ledger import RunSummary
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.gpu_use import GpuUse
 
 LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
@@ -31,7 +32,7 @@ class RunStatus(RunSummary):
     platform's queue. `read_at`: when its session was last read; its rate and its loss are of then.
     `launched_at`: its session's launch. `stalled_seconds`: for how long its training has stood at this
     step, if that is longer than expected. `in_slices`: it sleeps between the times that its schedule gives
-    it, and its end is unknown. None stands for unknown, or not the case.
+    it, and its end is unknown. `gpu_use`: how busy its GPUs are. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -45,6 +46,7 @@ class RunStatus(RunSummary):
     read_at: float | None = None
     launched_at: float | None = None
     stalled_seconds: float | None = None
+    gpu_use: GpuUse | None = None
 
     @property
     def progress(self) -> Progress:
@@ -98,6 +100,7 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
 
         reading = live.read(client.home.folders, summary.run, summary.session)
     found = progress(summary.steps_total, summary.accepted_step, reading)
+    status = reading.observation.status if reading is not None else None
     return RunStatus(
         **vars(summary),
         step=found.step,
@@ -111,6 +114,7 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
         read_at=reading.at if reading is not None else None,
         launched_at=reading.launched_at if reading is not None else None,
         stalled_seconds=reading.stalled_seconds if reading is not None else None,
+        gpu_use=None if status is None else status.gpu_use,
     )
 
 

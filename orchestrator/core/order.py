@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.job import Input, Keep, OnNan, Precision, Python
 from orchestrator.core.own_accelerators import OwnAccelerator
 
@@ -131,6 +132,7 @@ class AgentStatus:
     `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
     `unshipped_seconds`: for how long the home store may lack work: the age of the oldest checkpoint that its
     uplink has to ship, or the time since that reached the store. None without an uplink that ever did.
+    `gpu_use`: how busy its GPUs are, where the platform gave it some by name.
     """
 
     incarnation: str
@@ -146,3 +148,4 @@ class AgentStatus:
     deadline: float | None = None
     warnings: tuple[str, ...] = ()
     unshipped_seconds: float | None = None
+    gpu_use: GpuUse | None = None

@@ -24,6 +24,7 @@ _FILES = (
     "core/datacenter.py",
     "core/geforce.py",
     "core/gpu_names.py",
+    "core/gpu_use.py",
     "core/hardware.py",
     "core/job.py",
     "core/order.py",
