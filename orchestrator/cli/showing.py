@@ -7,7 +7,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary
 from orchestrator.client.looking import Look, look
-from orchestrator.client.pythons import of_run
+from orchestrator.client.own_python import of_run
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -34,7 +34,7 @@ def show(call: Call) -> int:
     found = look(call.client, run.name)
     record, owner, reading = found.record, found.controller, found.live
     history = sessions(stored.event for stored in found.events)
-    told = of_run(call.client.wired, record)
+    told = of_run(call.client, record)
     call.out.document({
         "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
         "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,

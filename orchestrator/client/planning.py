@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator import spec
 from orchestrator.client import pythons, routing
+from orchestrator.client.own_python import Told
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import notebook
@@ -60,7 +61,7 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
-    pythons: tuple[pythons.Told, ...] = ()
+    pythons: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
 
     @property
