@@ -22,9 +22,11 @@ PLATFORM_NAMES = {"process", "docker", "kaggle", "colab", "ssh", "slurm", "simul
 # Calls that fail if their condition does not hold; `wait_…` has a deadline.
 PROVES = ("check", "assert", "expect", "run_state_machine", "wait_")
 CLOCK = "orchestrator/clock.py"
-# These run where our clock does not exist: beside the training, on a machine of Colab, in its command line.
+# These run where our clock does not exist: beside the training, on a machine of Colab, in its command line,
+# in the user's own Python.
 READS_TIME = (
     CLOCK,
+    "orchestrator/client/matmuls.py",
     "orchestrator/training/",
     "orchestrator/platforms/colab/boot.py",
     "orchestrator/platforms/colab/errand.py",

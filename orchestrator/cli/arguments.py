@@ -35,7 +35,7 @@ COMMANDS = (
     Command("init", "look at this machine and write the config, or add a store to it", "setting_up:init",
             (o.NEW_STORE, o.FORCE, *o.STORE_OPTIONS)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
-            (o.NAMES, o.CLEAN, o.DISCARD, o.LIVE, o.LONG, o.YES)),
+            (o.NAMES, o.CLEAN, o.DISCARD, o.LIVE, o.LONG, o.MEASURE, o.YES)),
     Command(
         "submit",
         "freeze a job and its source, and run it, or register its schedule",

@@ -111,6 +111,9 @@ CLEAN = _flag("--clean", help="only list what sessions left behind and offer to 
 LIVE = _flag(
     "--live", help="run a few small sessions on Kaggle or Colab, to check what we assume about it; asks first"
 )
+MEASURE = _flag(
+    "--measure", help="measure this machine's devices with torch, and print the config's row for each"
+)
 LONG = _flag("--long", help="with --live: also what takes 30 to 40 minutes more")
 YES = _flag("--yes", help="do not ask for confirmation")
 OLDER_THAN = _option(
