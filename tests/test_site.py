@@ -46,7 +46,7 @@ def test_no_link_of_the_site_is_dead(site: Site) -> None:
     [
         ("bring a Hugging Face script", ["Hugging Face"], "bring-your-script", "checkpoint-{step}"),
         ("what a message means", ["exited 0 without a checkpoint"], "troubleshooting", "left no checkpoint"),
-        ("a GPU of my own without Docker", ["Your own machine"], "own-machine", "GPU"),
+        ("a GPU of my own without Docker", ["Your own machine"], "own-machine", "accelerator: RTX4090"),
         ("what Kaggle gets to see", ["What leaves"], "what-leaves", "everything that a session is given"),
         (
             "what is not proven",
