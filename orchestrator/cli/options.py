@@ -49,7 +49,7 @@ OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for wha
 EXAMPLE = _option("name", metavar="EXAMPLE", nargs="?", help="the example to copy (default: list them)")
 EXAMPLE_INTO = _option("-o", "--output", metavar="DIR", help="folder to copy it into (default: its name)")
 ALL = _flag("-a", "--all", help="also list runs that are over")
-WIDE = _flag("-w", "--wide", help="also show how busy the GPUs of each run are")
+WIDE = _flag("--wide", help="also show how busy the GPUs of each run are")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 WATCH = _flag("-w", "--watch", help="keep showing the list; Ctrl-C ends the view, never a run")
