@@ -16,7 +16,7 @@ from orchestrator.clock import SystemClock
 from orchestrator.core import wire
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import InputError, Refused
+from orchestrator.errors import InputError, NoCapacity
 from orchestrator.platforms.notebook import surveying
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.notebook.platform import NotebookPlatform
@@ -124,7 +124,7 @@ def test_nothing_is_launched_once_the_notebook_is_closed(book: Book) -> None:
     me = book.hold()
     assert me is not None
     book.mailbox.leave(me)
-    with pytest.raises(Refused, match="closed"):
+    with pytest.raises(NoCapacity, match="closed"):
         book.platform.launch(order)
     book.hold()
     book.platform.launch(order)

@@ -33,7 +33,8 @@ def follow(
     """Shows the run until it is over or held, or the user presses Ctrl-C; returns the exit code.
 
     `lay_out` copies a finished run's newest checkpoint into a folder and returns that folder. `beside` is
-    called with each look, and with the view, so that it can remark something between two looks.
+    called with each look, and with the view, so that it can remark something between two looks; it also
+    sees to it that a controller runs.
     """
     view = watching.view(call.out, run.name)
     watched = None
@@ -66,7 +67,8 @@ def _watch(
         if look.rests:
             return look.record, history
         view.show(look)
-        alone_told = _tell_absence(call, look, view, told=alone_told)
+        if beside is None:  # else it says itself what it does
+            alone_told = _tell_absence(call, look, view, told=alone_told)
         streams.check()
         if away.seen:
             break

@@ -21,7 +21,7 @@ from orchestrator.core import wire
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import AccessDenied, NotFound, Refused, Rejected
+from orchestrator.errors import AccessDenied, NoCapacity, NotFound, Rejected
 from orchestrator.files import read_small, write_new, write_whole
 from orchestrator.platforms.notebook import surveying, writing
 from orchestrator.platforms.notebook.options import NotebookOptions
@@ -173,7 +173,7 @@ class NotebookPlatform:
         post = self._mail.box().find(order.session)
         if post is not None and not post.launched and not post.stop and self._looked()[1]:
             text, until = "the notebook has been closed", self._clock.now() + _CLOSED_SECONDS
-            raise Refused(text, backend=self._name, operation="launch", until=until)
+            raise NoCapacity(text, backend=self._name, operation="launch", until=until)
         self._mail.change(lambda box: rules.launched(box, order.session, _digest(order)))
 
     def _check(self, order: Order) -> None:
