@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs site clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -17,10 +17,8 @@ setup: ## create .venv, or update it
 	@command -v "$(PYTHON)" >/dev/null || { echo "set-up: $(PYTHON) was not found; on Debian or Ubuntu: sudo apt-get update && sudo apt-get install -y python3 python3-venv" >&2; exit 1; }
 	@"$(PYTHON)" scripts/setup.py
 
-demo: setup ## train a small model on this machine, over several sessions
-	@mkdir -p -m 700 .demo
-	@cp scripts/demo_config.yaml .demo/config.yaml
-	@$(BIN)/submit --home .demo jobs/graphmer_demo.yaml --follow
+demo: setup ## train a small model on this machine, over several sessions and a crash
+	@$(BIN)/python scripts/demo.py
 
 demo-docker: setup ## the same in containers of this machine's Docker engine; builds the image first
 	@mkdir -p -m 700 .demo-docker
@@ -58,6 +56,9 @@ bench: setup ## every benchmark; copy the figures to docs/benchmarks.md
 
 docs: setup ## rewrite the generated pages
 	@$(BIN)/python scripts/generate_docs.py
+
+site: setup ## build the documentation into build/site, to read it in a browser
+	@$(BIN)/python scripts/build_site.py
 
 clean: ## remove .venv, the demo's state and all caches
 	@for home in .demo .demo-docker .kaggle-local .colab-local; do \

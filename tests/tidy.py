@@ -52,6 +52,7 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+INTERPRETERS = "orchestrator.interpreters"
 NVIDIA = "orchestrator.nvidia"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
@@ -74,6 +75,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    INTERPRETERS: (),
+    # It runs interpreters to ask what they are.
+    "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
     NVIDIA: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
@@ -84,6 +88,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         PROCESSES,
+        INTERPRETERS,
         NVIDIA,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
@@ -114,6 +119,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.session",
         DISK,
         PROCESSES,
+        INTERPRETERS,
+        "orchestrator.pythons",
         NVIDIA,
     ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
@@ -131,7 +138,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
     "orchestrator.sending": PURE,
-    "orchestrator.freeze": (*PURE, DISK),
+    "orchestrator.fetching": (*PURE, DISK),
+    # What was fetched is staged from the cache.
+    "orchestrator.freeze": (*PURE, DISK, "orchestrator.fetching.cache", "orchestrator.fetching.sources"),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
@@ -188,6 +197,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 STANDARD_LIBRARY_ONLY = (
     DISK,
     PROCESSES,
+    INTERPRETERS,
+    "orchestrator.pythons",
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",

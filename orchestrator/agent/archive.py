@@ -16,6 +16,7 @@ _FILES = (
     "__init__.py",
     "errors.py",
     "clock.py",
+    "interpreters.py",
     "nvidia.py",
     "processes.py",
     "shut.py",

@@ -34,6 +34,7 @@ from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.job import OnNan
 from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.files import is_full, room_text
 from orchestrator.nvidia import Asker
 from orchestrator.session.committing import Outbox, saved_in
 
@@ -201,6 +202,7 @@ class Monitor:
             refused=self._refused,
             diverged=self._diverged(),
             saved_since=self._saved_since(),
+            full=room_text(self.folder.work) if exit_code and is_full(self.folder.work) else "",
             counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)

@@ -32,11 +32,16 @@ class Settings:
     at most `uplink_end`; if it was asked to stop, only until nothing has been sent for `uplink_stop`.
     Before the training it waits for what the uplink fetches, until nothing has come for `uplink_fetch`.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
-    installs the job's requirements.
+    installs the job's requirements. `python`: the interpreter that the training runs with, whose programs are
+    in PATH already; None: the agent's own. `environments`: where requirements that are installed for it are
+    kept for later sessions, `uv` the program that installs pip where it is missing.
     """
 
     probe: bool = False
     requirements: bool = False
+    python: str | None = None
+    environments: str | None = None
+    uv: str | None = None
     tick: float = 0.1
     heartbeat: float = 1.0
     save_floor: float = 60.0

@@ -22,19 +22,24 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, size_text
 
+Beside = Callable[[Look, View], None]
+
 ORPHAN_SECONDS = 4.0  # the view says that no controller runs after this long without one
 
 
-def follow(call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = None) -> int:
+def follow(
+    call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = None, beside: Beside | None = None
+) -> int:
     """Shows the run until it is over or held, or the user presses Ctrl-C; returns the exit code.
 
-    `lay_out` copies a finished run's newest checkpoint into a folder and returns that folder.
+    `lay_out` copies a finished run's newest checkpoint into a folder and returns that folder. `beside` is
+    called with each look, and with the view, so that it can remark something between two looks.
     """
     view = watching.view(call.out, run.name)
     watched = None
     try:
         with interrupt.noticed() as away, view:
-            watched = _watch(call, run, view, away)
+            watched = _watch(call, run, view, away, beside)
     except KeyboardInterrupt:
         pass
     if watched is None:
@@ -45,7 +50,9 @@ def follow(call: Call, run: Run, lay_out: Callable[[RunRecord], Path] | None = N
     return _end(call, *watched, lay_out)
 
 
-def _watch(call: Call, run: Run, view: View, away: Interrupt) -> tuple[RunRecord, list[Event]] | None:
+def _watch(
+    call: Call, run: Run, view: View, away: Interrupt, beside: Beside | None
+) -> tuple[RunRecord, list[Event]] | None:
     """Shows the run until it rests; returns None if the user presses Ctrl-C first."""
     history: list[Event] = []
     alone_told = False
@@ -54,6 +61,8 @@ def _watch(call: Call, run: Run, view: View, away: Interrupt) -> tuple[RunRecord
             history.append(stored.event)
             if isinstance(stored.event, NEWS) or call.out.as_json:
                 view.event(_session_of(history), stored.event, _news_text(stored.event))
+        if beside is not None:
+            beside(look, view)
         if look.rests:
             return look.record, history
         view.show(look)

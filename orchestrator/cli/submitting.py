@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import following, hints, pulling, routing
+from orchestrator.cli import fetching, following, health, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
+from orchestrator.client.attendance import attendance
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
@@ -20,8 +21,9 @@ _OLD_SECRETS = (
 )
 
 
-def submit(call: Call) -> int:
-    """Freezes, routes and records a job, and makes sure that a controller runs; --follow shows the run."""
+def submit(call: Call, beside: following.Beside | None = None) -> int:
+    """Freezes, routes and records a job, and makes sure that a controller runs; --follow shows the run.
+    `beside` as in `following.follow`."""
     given, scheduled = call.options, call.client.schedules.declared(call.options.job)
     if given.now and not scheduled:
         raise InputError(f"{given.job} has no schedule: without --now it is submitted at once, too")
@@ -47,14 +49,16 @@ def submit(call: Call) -> int:
     if given.output is not None:
         _check_output(given.output)
     if scheduled:
-        return scheduling.submit(call)
-    done = call.client.submit(
-        given.job,
-        platforms=given.platform,
-        unless_running=given.unless_running,
-        deadline=given.deadline,
-        start=given.start,
-    )
+        with fetching.shown(call):
+            return scheduling.submit(call)
+    with fetching.shown(call):
+        done = call.client.submit(
+            given.job,
+            platforms=given.platform,
+            unless_running=given.unless_running,
+            deadline=given.deadline,
+            start=given.start,
+        )
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"
         _tell_submitted(call, done, done.plan)
@@ -66,7 +70,7 @@ def submit(call: Call) -> int:
         call.out.remark(sentence(what, runs))
     for warning in done.warnings:
         call.out.remark(warning)
-    return followed(call, done.run) if given.follow else Exit.OK
+    return followed(call, done.run, beside) if given.follow else Exit.OK
 
 
 def _check_output(output: str) -> None:
@@ -79,8 +83,9 @@ def _check_output(output: str) -> None:
         raise InputError(f"-o: {error}") from error
 
 
-def followed(call: Call, run: Run) -> int:
-    """Shows the run until it is over, and copies its newest checkpoint to -o or into the home."""
+def followed(call: Call, run: Run, beside: following.Beside | None = None) -> int:
+    """Shows the run until it is over, and copies its newest checkpoint to -o or into the home. `beside` as
+    in `following.follow`."""
     output = call.options.output
 
     def lay_out(record: RunRecord) -> Path:
@@ -94,7 +99,7 @@ def followed(call: Call, run: Run) -> int:
                 raise
             raise _not_laid_out(call, run, error) from error
 
-    return following.follow(call, run, lay_out)
+    return following.follow(call, run, lay_out, beside)
 
 
 def _not_laid_out(call: Call, run: Run, error: InputError | OSError) -> OrchestratorError:
@@ -112,6 +117,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         "run": run,
         "submitted": True,
         "requirements_locked": plan.requirements_locked,
+        "pythons": plan.pythons,
         "verdict": plan.verdict,
         "opens_at": plan.opens_at,
         "deadline": done.deadline,
@@ -126,13 +132,33 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         ("job", _size_text(job)),
         ("begins", done.origin),
         *_route_facts(plan),
+        *pythons.facts(plan.pythons),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
-        ("controller", "started in the background, exits when no work is left" if started else "running"),
+        ("controller", _controller_text(call, started=started)),
+        ("then", _next_text(plan)),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
     shown.show(out, plan)
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
+
+
+def _controller_text(call: Call, *, started: bool) -> str:
+    if started:
+        return "started in the background, exits when no work is left"
+    return health.absence_text(call, attendance(call.client)) or "running"
+
+
+def _next_text(plan: Plan) -> str:
+    """What happens without anybody's help. A person may be the one who is waited for."""
+    if plan.route.chosen is not None:
+        offer = plan.route.chosen.offer
+        return (
+            f"the controller starts it on {offer.platform}/{offer.accelerator}; you can close this terminal"
+        )
+    if plan.verdict is Verdict.START:
+        return "once a machine is there, the controller starts it; you can close this terminal"
+    return "the controller starts it as soon as it can; you can close this terminal"
 
 
 def tell_unlocked(call: Call, plan: Plan) -> None:
@@ -178,7 +204,8 @@ def plan_json(found: Plan) -> dict[str, object]:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
         "claims": claims, "requirements_locked": found.requirements_locked,
-        "requirements": job.all_requirements, "leaves": shown.document(found), "warnings": found.warnings,
+        "requirements": job.all_requirements, "pythons": found.pythons,
+        "leaves": shown.document(found), "warnings": found.warnings,
     }  # fmt: skip
 
 
@@ -200,6 +227,7 @@ def show_plan(call: Call, found: Plan) -> None:
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
+        *pythons.facts(found.pythons),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to start it", command) for command in routing.starts(route)),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent import archive
 from orchestrator.client import planning
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.clock import Clock
 from orchestrator.config import PlatformConfig
 from orchestrator.core.fit import Fit, fit_on
@@ -66,7 +67,7 @@ def rehearse(
     _clear(wired, client.clock)
     with _own_folder() as folder:
         folders = Folders(folder)
-        frozen = planning.freeze(_with_witness(parsed), folders.home)
+        frozen = planning.freeze(_with_witness(parsed), folders.home, Fetching(wired))
         archive.build(folders.agent)
         image = frozen_image(frozen.job.image)
         materials = Materials(

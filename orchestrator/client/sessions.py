@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
+    CheckpointCorrupt,
     Ended,
     Event,
     Started,
@@ -74,6 +75,8 @@ def sessions(history: Iterable[Event]) -> tuple[SessionSummary, ...]:
 
 def _after(session: SessionSummary, event: Event) -> SessionSummary:
     match event:
+        case CheckpointCorrupt(order=order):  # it falls back to an earlier checkpoint
+            return replace(session, order=order)
         case Started(at=at):
             return replace(session, started_at=at)
         case StopRequested(wish=wish):

@@ -46,12 +46,15 @@ class Wired:
     config: Config
     clock: Clock
     folders: Folders
+    fetch_progress: Callable[[str, int, int | None], None] | None = None  # of inputs: name, bytes, all bytes
 
     @classmethod
-    def from_home(cls, home: Path, clock: Clock) -> Wired:
+    def from_home(
+        cls, home: Path, clock: Clock, fetch_progress: Callable[[str, int, int | None], None] | None = None
+    ) -> Wired:
         """Reads the config in `home`. Raises SpecError or InputError if it is wrong."""
         config = configuration.load(home)
-        return cls(config, clock, Folders(config.home))
+        return cls(config, clock, Folders(config.home), fetch_progress)
 
     def platforms(self) -> dict[str, Platform]:
         """Every configured platform by name, each wrapped in retries."""

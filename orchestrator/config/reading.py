@@ -30,6 +30,7 @@ from orchestrator.home import CONFIG, LEDGER
 from orchestrator.references import REFERENCE
 from orchestrator.spec.checks import zone_problem
 from orchestrator.spec.document import Document, Problem, read
+from orchestrator.spec.fetching import InputsSection, input_rules_problems
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
@@ -93,6 +94,10 @@ class _ConfigSection(Section):
     prices: PricesSection | None = Field(
         default=None, description="a mapping such as {currency: EUR, per_hour: {box: 0.05}}"
     )
+    inputs: InputsSection = Field(
+        default_factory=InputsSection,
+        description="a mapping such as {allow_private: [nas.local]}",
+    )
     accelerators: Accelerators | None = Field(
         default=None,
         max_length=OWN_MAX,
@@ -144,6 +149,7 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         metrics=None if section.metrics is None else MetricsConfig(
             section.metrics.port, section.metrics.address, tuple(section.metrics.hosts)
         ),
+        inputs=section.inputs.build(),
         accelerators=build_accelerators(section.accelerators),
         document=document,
     )  # fmt: skip
@@ -154,6 +160,7 @@ def _problems(tree: object, database: Database) -> Iterator[Problem]:
     yield from accelerator_problems(given(tree, "accelerators"))
     yield from rule_problems(given(tree, "rules"), ("rules",), own)
     yield from target_problems(given(tree, "notify"), ("notify",))
+    yield from input_rules_problems(given(tree, "inputs"), ("inputs",))
     zone = given(tree, "timezone")
     told = zone_problem(zone) if isinstance(zone, str) and zone else None
     if told is not None:

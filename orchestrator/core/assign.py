@@ -79,6 +79,7 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         watch=job.checkpoint.watch,
         shell=job.shell,
         on_nan=job.on_nan,
+        python=job.python if offer.traits.own_python else None,
         own=offer.own,
     )
 

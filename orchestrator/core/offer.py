@@ -37,6 +37,7 @@ class Traits:
     `machine`: the sessions are bound to this machine, and only its controllers reach them (`machine_id`);
     empty: they are the same for every controller.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
+    `own_python`: sessions run in the user's own Python environment (`Job.python`).
     `needs_image`: a job without an image cannot run there. `human_start`: a person starts its machine; until
     then its offers are closed.
     """
@@ -59,6 +60,7 @@ class Traits:
     setup_seconds: float = 10.0
     human_start: bool = False
     custom_images: bool = False
+    own_python: bool = False
     needs_image: bool = False
     owned: bool = True
     metered: bool = False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from orchestrator.core.gpu_use import GpuUse
-from orchestrator.core.job import Input, Keep, OnNan, Precision
+from orchestrator.core.job import Input, Keep, OnNan, Precision, Python
 from orchestrator.core.own_accelerators import OwnAccelerator
 
 RESUME = "{resume}"
@@ -46,7 +46,8 @@ class Order:
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
     `disk_gb` is what the job needs. `outputs` and `watch` as in the job. A `{resume}` in the command is left
-    to the agent, which knows the path. `end_at` is for rehearsals only. `own` as in the offer.
+    to the agent, which knows the path. `end_at` is for rehearsals only. `python`: the job's, where sessions
+    run in the user's own environment. `own` as in the offer.
     """
 
     run: str
@@ -86,6 +87,7 @@ class Order:
     shell: bool = False
     on_nan: OnNan = OnNan.CONTINUE
     end_at: EndAt | None = None
+    python: Python | None = None
     own: OwnAccelerator | None = None
 
 

@@ -8,6 +8,7 @@ state of its own: another controller must see and do the same.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import platform
 import re
@@ -17,13 +18,11 @@ import socket
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, Self
 
-from pydantic import Field, field_validator, model_validator
-
-from orchestrator import nvidia, processes
+from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.job import Kind
@@ -31,13 +30,17 @@ from orchestrator.core.offer import Offer, Unavailable, machine_id, until_human
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import InputError, NotFound, Rejected, Transient
+from orchestrator.errors import AccessDenied, InputError, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
-from orchestrator.platforms.platform import Leftover, Sight
+from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import environments
+from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
 from orchestrator.platforms.process_gpus import VISIBLE, MachineGpus, variables_for
-from orchestrator.platforms.session_options import SessionOptions
+from orchestrator.platforms.process_options import ProcessOptions
+from orchestrator.pythons import NoPython, entered
+from orchestrator.pythons.choosing import chosen
 from orchestrator.session.folder import SessionFolder
-from orchestrator.session.layout import SESSION
+from orchestrator.session.layout import PROGRAMS, SESSION
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
@@ -50,50 +53,17 @@ _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --se
 _NOT_LINUX = Unavailable(
     "processes of this machine need Linux", until_human("use Docker: a platform of type docker")
 )
-_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
 
-class ProcessOptions(SessionOptions):
-    """Sessions as processes of this machine.
-
-    If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
-    unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
-    variables without secrets, and the names in `pass_env`.
-
-    With `gpus` (`all`, or indexes and UUIDs of nvidia-smi) and a GPU as `accelerator`, each session gets as
-    many of these GPUs as the accelerator has devices, for itself. A call of nvidia-smi may take
-    `nvidia_smi_seconds`.
-    """
-
-    internet: bool = True
-    pass_env: tuple[str, ...] = ()
-    gpus: Literal["all"] | tuple[int | str, ...] | None = None
-    nvidia_smi_seconds: float = Field(default=nvidia.SECONDS, gt=0, le=120)
-
-    @field_validator("gpus", mode="before")
-    @classmethod
-    def _names_gpus(cls, given: object) -> object:
-        if isinstance(given, list | tuple):
-            if not given:
-                raise ValueError("give `all`, or a list of indexes such as [0, 2]")
-            if not all(_is_gpu(each) for each in given):
-                raise ValueError("valid: `all`, or a list of indexes and UUIDs as `nvidia-smi -L` shows them")
-        return given
-
-    @model_validator(mode="after")
-    def _gpus_are_of_a_kind(self) -> Self:
-        if self.gpus is None:
-            return self
-        row = row_named(self.accelerator)
-        if row is not None and row.kind is not Kind.GPU:
-            raise ValueError(
-                f"gpus needs the kind of these GPUs, such as `accelerator: RTX4090`: {self.accelerator} is "
-                "no GPU"
-            )
-        if self.memory_gb is not None:
-            raise ValueError("memory_gb limits sessions on the CPU; sessions with gpus have the GPU's memory")
-        return self
+# What pip and uv read, for the agent's installation only. It strips the prefix; the training gets none of it.
+_INSTALL = "ORCHESTRATOR_INSTALL_"
+_FOR_INSTALLERS = re.compile(
+    r"(?i:(?:http|https|all|no)_proxy)|PIP_\w+|NETRC|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|OFFLINE)"
+)
+ENVIRONMENTS = "environments"  # in the platform's folder: the agent's, of jobs' requirements
 
 
 class ProcessPlatform:
@@ -113,6 +83,7 @@ class ProcessPlatform:
             gpus, options.accelerator, clock, seconds=options.nvidia_smi_seconds
         )  # fmt: skip
         self._ended: set[str] = set()  # ended sessions of which no process is left
+        self._pythons: dict[str, Interpreter] = {}  # those that were asked when a session was prepared
 
     @property
     def name(self) -> str:
@@ -146,7 +117,7 @@ class ProcessPlatform:
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=options.traits(internet=options.internet, machine=self._machine),
+            traits=replace(options.traits(internet=options.internet, machine=self._machine), own_python=True),
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
@@ -176,7 +147,9 @@ class ProcessPlatform:
 
     def prepare(self, order: Order, materials: Materials) -> None:
         self._options.check(order, self._name)
-        SessionFolder.of(self._folder, order.session).stage(order, materials)
+        session = SessionFolder.of(self._folder, order.session)
+        self._pythons[order.session] = self._python(order, "prepare")
+        session.stage(order, materials)
 
     def launch(self, order: Order) -> None:
         self._options.check(order, self._name)
@@ -190,12 +163,35 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            settings = self._options.agent_settings(order)
+            python = self._pythons.pop(order.session, None) or self._python(order, "launch")
+            told = json.loads(self._options.agent_settings(order)) | {
+                "python": python.path,
+                "requirements": True,
+                "environments": str(self._folder / ENVIRONMENTS),
+                "uv": _uv(),
+            }
+            settings = json.dumps(told)
             if self._gpus is None:
-                self._spawn(session, lock, settings, (), self._hidden())
+                self._spawn(session, lock, settings, python, (), self._hidden())
                 return
             with self._gpus.taken(order.devices, session.root) as (gpus, locks):
-                self._spawn(session, lock, settings, locks, variables_for(gpus))
+                self._spawn(session, lock, settings, python, locks, variables_for(gpus))
+
+    def _python(self, order: Order, operation: str) -> Interpreter:
+        """The interpreter of the training. Raises AccessDenied if it is gone: a person must act."""
+        try:
+            return chosen(order.python, self._options.python, os.environ)[0]
+        except NoPython as error:
+            raise AccessDenied(str(error), backend=self._name, operation=operation) from error
+
+    def checkup(self) -> tuple[Finding, ...]:
+        """The Python that a job without one of its own would get, if it were submitted here and now."""
+        try:
+            found, why = chosen(None, self._options.python, os.environ)
+        except NoPython as error:
+            return (Finding("python", Health.MISSING, str(error), "install Python, or name one as `python`"),)
+        torch = f"torch {found.torch}" if found.torch else "no torch"
+        return (Finding("python", Health.OK, f"{found.version_text}, {torch} ({found.path}; {why})"),)
 
     def _hidden(self) -> dict[str, str]:
         """Variables for a session on the CPU: it sees no GPU, because another session may hold it,
@@ -209,6 +205,7 @@ class ProcessPlatform:
         session: SessionFolder,
         lock: int,
         settings: str,
+        python: Interpreter,
         gpu_locks: tuple[int, ...],
         more: dict[str, str],
     ) -> None:
@@ -219,7 +216,7 @@ class ProcessPlatform:
         pid = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(session) | more,
+            self._environment(session, python) | more,
             setsid=True,
             # Only the child duplicates the lock. If it were made inheritable here, an agent started by
             # another thread at the same time could inherit it too.
@@ -233,17 +230,23 @@ class ProcessPlatform:
         with self._children_lock:
             self._children.add(pid)
 
-    def _environment(self, session: SessionFolder) -> dict[str, str]:
-        """The agent's environment: the controller's, without credentials. It includes the session's mark, so
-        that its processes can be found even after agent and guardian have died."""
+    def _environment(self, session: SessionFolder, python: Interpreter) -> dict[str, str]:
+        """The agent's environment: the controller's, without credentials, in the training's own environment.
+        The agent itself is run by our interpreter, which PATH does not name. It includes the session's mark,
+        so that its processes can be found even after agent and guardian have died."""
         environment = {
             key: value
             for key, value in os.environ.items()
             if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
-        own = str(Path(sys.executable).parent)  # so that `python` is the one that runs this package
-        environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
+        environment.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        environment = entered(python, environment, session.root / PROGRAMS)
+        environment |= {
+            f"{_INSTALL}{name}": value
+            for name, value in os.environ.items()
+            if _FOR_INSTALLERS.fullmatch(name)
+        }
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
         return environment
@@ -366,9 +369,13 @@ class ProcessPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         there = (self._own(path.name) for path in paths if not path.is_symlink())
-        return tuple(_leftover(session) for session in there if session is not None)
+        sessions = (_leftover(session) for session in there if session is not None)
+        return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
     def remove(self, leftover: Leftover) -> None:
+        if leftover.kind == environments.KIND:
+            environments.remove(self._folder / ENVIRONMENTS, leftover.name, self._name)
+            return
         session = self._own(leftover.name)
         if session is not None and leftover.alive and session.alive():
             _kill(session, "killed: no run needs it any more")
@@ -384,6 +391,15 @@ class ProcessPlatform:
                     _end_rest(session)
         if self._folder.is_dir():
             sweep(self._folder)
+
+
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except OSError:
+        return None
 
 
 def _leftover(session: SessionFolder) -> Leftover:
@@ -440,10 +456,6 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
         return
     finally:
         os.close(held)
-
-
-def _is_gpu(given: object) -> bool:
-    return type(given) in (int, str) and bool(re.fullmatch(r"[0-9]{1,3}|GPU-[0-9A-Za-z-]+", str(given)))
 
 
 def _kept(locks: Sequence[int]) -> Iterator[tuple[int, ...]]:

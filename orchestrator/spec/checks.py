@@ -235,30 +235,51 @@ def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Proble
             yield from _origin(origin, ("inputs", number, "from"), folder)
 
 
+_WEB = r"https?://[^/\s@?#\\]+(/[^\s#]*)?"
+_ORIGINS = {  # read by orchestrator.fetching.sources
+    "https": (_WEB, "https://host/path, without a user or password"),
+    "http": (_WEB, "https://host/path, without a user or password"),
+    "kaggle": (
+        r"kaggle:[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]{1,9})?(/\S.*)?",
+        "kaggle:owner/dataset, or with /version, /file or both behind it",
+    ),
+    "hf": (
+        r"hf:[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?(/\S.*)?",
+        "hf:owner/dataset, or with @revision, /path or both behind it",
+    ),
+}
+
+
+_PAGE = re.compile(
+    r"https://(?:www\.)?(?:kaggle\.com/datasets/([\w-]+/[\w.-]+)|huggingface\.co/datasets/([\w.-]+/[\w.-]+))/?"
+)
+
+
 def is_path(origin: str) -> bool:
-    """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `drive:`."""
+    """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `hf:`."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", origin) is None
 
 
 def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Problem]:
-    scheme, _, rest = origin.partition(":")
+    scheme = origin.partition(":")[0]
     if is_path(origin):
         if folder is not None and not _exists(folder / origin):
             yield Problem(
                 path, with_valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
             )
-    elif scheme == "kaggle":
-        if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
-            yield Problem(
-                path, f"given {shown(origin)}; valid: kaggle:owner/dataset or kaggle:owner/dataset/version"
-            )
-    elif scheme == "https":
-        if not re.fullmatch(r"//[^/\s@]+(/\S*)?", rest):
-            yield Problem(path, "not an address; valid: https://host/path, without a user or password")
-    elif scheme != "drive" or not rest:
-        yield Problem(
-            path, f"given {shown(origin)}; valid: a file or folder, relative to this file; download it first"
+    elif page := _PAGE.fullmatch(origin):
+        kind = "kaggle" if page[1] else "hf"
+        yield Problem(path, f"given {shown(origin)}, which is a page; valid: {kind}:{page[1] or page[2]}")
+    elif scheme in _ORIGINS:
+        pattern, valid = _ORIGINS[scheme]
+        if not re.fullmatch(pattern, origin):  # it may hold a login, so it is not repeated
+            yield Problem(path, f"not an origin of an input; valid: {valid}")
+    else:
+        valid = (
+            "a file or folder, relative to this file; or https://…, kaggle:owner/dataset, hf:owner/dataset"
         )
+        given = scheme if "@" in origin else origin  # a login is not repeated
+        yield Problem(path, f"given {shown(given)}; valid: {valid}; download it first")
 
 
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:

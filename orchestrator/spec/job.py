@@ -31,6 +31,7 @@ from orchestrator.core.job import (
     Precision,
     Prefer,
     Profile,
+    Python,
     Recurrence,
     Requirements,
     RouteWish,
@@ -41,6 +42,7 @@ from orchestrator.core.own_accelerators import NO_OWN, Own
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.spec import document, elsewhere
 from orchestrator.spec.checks import image_folder, is_path, job_problems
+from orchestrator.spec.fetching import InputWish
 from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
 from orchestrator.spec.schema import (
@@ -63,7 +65,7 @@ the config; command splits as a shell would, holds known
 placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's
 lower number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not
 empty; source is needed unless image is given; outputs lie below the working directory; source,
-requirements, path inputs and image folders exist; inputs come from a path, https, kaggle: or drive:; names
+requirements, path inputs and image folders exist; inputs come from a path, https, kaggle: or hf:; names
 of inputs, tags and secrets are given once; env names neither secrets nor ORCHESTRATOR_ variables, secrets
 none of the latter, and no word of command looks like a secret; dates, durations and image names are
 possible ones; numbers are finite; a schedule's cron line names dates that exist, its time zone is known,
@@ -79,8 +81,8 @@ class Parsed:
     `job.bundle` is still empty; the job's requirements are paths inside the bundle. `requirements` are their
     files, and `locks` their locks, by the kind of accelerator or `default`. `image` is the folder to
     build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
-    `input_allow` paths in each input, in the order of `job.inputs`. `extra`: what else the bundle holds, by
-    its path there. `lines`: where each key stands in the spec.
+    `input_allow` paths in each input, in the order of `job.inputs`, as `input_wishes` are. `extra`: what
+    else the bundle holds, by its path there. `lines`: where each key stands in the spec.
     """
 
     job: Job
@@ -90,6 +92,7 @@ class Parsed:
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
     input_allow: tuple[tuple[str, ...], ...] = ()
+    input_wishes: tuple[InputWish, ...] = ()
     locks: Mapping[str, bytes] = field(default_factory=dict)
     extra: Mapping[str, bytes] = field(default_factory=dict)
     lines: Mapping[document.Path, int] = field(default_factory=dict, compare=False, repr=False)
@@ -168,6 +171,7 @@ def parse(text: bytes, file: str, folder: Path | None, own: Own = NO_OWN) -> Par
         image=image_folder(spec.image, folder) if spec.image is not None else None,
         source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
         input_allow=tuple(tuple(posixpath.normpath(path) for path in i.allow) for i in spec.inputs),
+        input_wishes=tuple(InputWish.of(i.max_gb, i.token) for i in spec.inputs),
         lines=found.lines,
     )
 
@@ -210,6 +214,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         notify=spec.notify.build() if spec.notify is not None else None,
         outputs=None if spec.outputs is None else tuple(spec.outputs),
         on_nan=OnNan(spec.on_nan),
+        python=None if spec.python is None else Python(spec.python, given=True),
     )
     return _with(job, requirements)
 

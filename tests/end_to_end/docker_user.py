@@ -9,7 +9,7 @@ from docker.errors import DockerException
 from requests import RequestException
 
 from tests.docker_engine import Engine
-from tests.end_to_end.torture import SCRIPT, STEPS, Arena
+from tests.end_to_end.torture import STEPS, Arena
 from tests.end_to_end.user import PATIENCE, SOURCE, Process, Role, User, fingerprints, living, wait_until
 
 QUICK: dict[str, object] = {
@@ -73,7 +73,9 @@ class DockerUser(User):
         self.engine.remove_containers()
 
 
-def on_containers(engine: Engine, image: str, folder: Path, seconds: float) -> Arena:
+def on_containers(
+    engine: Engine, image: str, folder: Path, seconds: float, script: str, step_seconds: float
+) -> Arena:
     """Sessions of this many seconds, in containers of an engine that is also killed and restarted."""
 
     def revive(_user: User, role: Role) -> None:
@@ -85,8 +87,10 @@ def on_containers(engine: Engine, image: str, folder: Path, seconds: float) -> A
     return Arena(
         lambda place: DockerUser(place, engine, image=image, session_seconds=seconds),
         VICTIMS,
-        train_in_one_container(engine, image, folder / "uninterrupted", SCRIPT, STEPS, "0"),
+        train_in_one_container(engine, image, folder / "uninterrupted", script, STEPS, "0"),
         revive,
+        script,
+        step_seconds,
     )
 
 

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The README's first command on a fresh clone: set-up, then the demo within three minutes, and what it leaves.
+# The README's first command on a fresh clone: set-up, then the demo within two minutes, and what it leaves.
 #
 #   tests/end_to_end/fresh_clone.sh [REPOSITORY]      (default: the one this script lies in)
 set -euo pipefail
 
 repository=${1:-$(git -C "$(dirname "$0")" rev-parse --show-toplevel)}
-seconds_max=180
+seconds_max=120
 place=$(mktemp -d)
 clone=$place/clone
 said=$place/demo.txt
@@ -35,6 +35,8 @@ sessions=$(sed -nE 's/.* done in .*, in ([0-9]+) sessions$/\1/p' "$said")
 grep -Eq '^checkpoint +step [0-9,]+, .*verified$' "$said" || fail "it names no verified checkpoint"
 folder=$(sed -nE 's/^folder +(.+)$/\1/p' "$said")
 [ -s "$folder/model.safetensors" ] || fail "there is no model in the folder it names ($folder)"
+grep -q 'kill -9' "$said" || fail "it did not say that it kills its controller"
+grep -Eq '^crash +the controller was killed once' "$said" || fail "its controller was not killed once"
 grep -Eq '^next +' "$said" || fail "it does not say what to try next"
 [ "$took" -le "$seconds_max" ] || fail "it took $took s, more than $seconds_max s"
 echo "a fresh clone's demo: $sessions sessions, $took s, its checkpoint in $folder"

@@ -1,6 +1,7 @@
-"""Sessions in containers, end to end: the demo's job over several sessions, and kill -9 of every process.
+"""Sessions in containers, end to end: session limits, the demo's job, and kill -9 of every process.
 
-Also what GraphMER's image contains, because it takes a minute to build.
+Also what GraphMER's image contains, because it takes a minute to build. In CI only the tests of that image
+use torch.
 """
 
 from __future__ import annotations
@@ -20,23 +21,27 @@ from orchestrator.platforms.docker import builder
 from scripts.lock import pinned
 from tests.docker_engine import PYTHON_IMAGE, Engine
 from tests.docker_images import PIP_IMAGE, inside
-from tests.end_to_end.docker_user import VICTIMS, DockerUser, on_containers, run_in_one_container
-from tests.end_to_end.torture import torture
+from tests.end_to_end.docker_user import (
+    VICTIMS,
+    DockerUser,
+    on_containers,
+    run_in_one_container,
+    train_in_one_container,
+)
+from tests.end_to_end.torture import PLAIN, SCRIPT, STEP_SECONDS, torture
 from tests.end_to_end.user import ROOT, fingerprints, paced_demo, wait_until
 
-SESSION_SECONDS = 35.0
-STEPS = 60  # of a second or more: three sessions or more
+SESSION_SECONDS = 35.0  # with torch
+PLAIN_SECONDS, PLAIN_STEPS = 15.0, 150  # without
 
 
 @pytest.mark.timeout(1800)
-def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
-    tmp_path: Path, docker_engine: Engine, graphmer_image: str, image_arguments: dict[str, str]
-) -> None:
-    user = DockerUser(
-        tmp_path / "user", docker_engine, session_seconds=SESSION_SECONDS, build_args=image_arguments
-    )
+def test_walls_in_containers_change_no_bit(tmp_path: Path, docker_engine: Engine, python_image: str) -> None:
+    user = DockerUser(tmp_path / "user", docker_engine, session_seconds=PLAIN_SECONDS, image=python_image)
     try:
-        said = user.run("submit", str(paced_demo(tmp_path, STEPS)), "--follow", "--platform", "box")
+        work = {"total": PLAIN_STEPS, "global_batch": 8}
+        job = user.write_job(command="python train.py {steps} --pause 0.2", work=work)
+        said = user.run("submit", str(job), "--follow", "--platform", "box")
         run = str(user.answer("ps", "--all")["runs"][0]["run"])
         shown = user.answer("show", run)
         user.wait_for_silence()
@@ -45,11 +50,36 @@ def test_the_demo_in_containers_crosses_walls_and_changes_no_bit(
         user.close()
     assert shown["phase"] == "done", said
     assert len(shown["sessions"]) >= 3, said  # two session limits
-    flags = f"--steps {STEPS} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
+    whole = train_in_one_container(docker_engine, python_image, tmp_path / "whole", "train.py", PLAIN_STEPS)
+    assert fingerprints(tmp_path / "final") == whole
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(
+    ("steps", "sessions_min"),
+    [(6, 1), pytest.param(60, 3, marks=pytest.mark.soak)],  # CI crosses walls above, without torch
+)
+def test_the_demo_in_containers_of_its_image_trains_as_it_does_alone(
+    tmp_path: Path, docker_engine: Engine, graphmer_image: str, image_arguments: dict[str, str],
+    steps: int, sessions_min: int,
+) -> None:  # fmt: skip
+    limits = {"session_seconds": SESSION_SECONDS} if sessions_min > 1 else {}
+    user = DockerUser(tmp_path / "user", docker_engine, build_args=image_arguments, **limits)
+    try:
+        said = user.run("submit", str(paced_demo(tmp_path, steps)), "--follow", "--platform", "box")
+        run = str(user.answer("ps", "--all")["runs"][0]["run"])
+        shown = user.answer("show", run)
+        user.wait_for_silence()
+        user.run("pull", run, "-o", str(tmp_path / "final"))
+    finally:
+        user.close()
+    assert shown["phase"] == "done", said
+    assert len(shown["sessions"]) >= sessions_min, said
+    flags = f"--steps {steps} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
     whole = run_in_one_container(
         docker_engine, graphmer_image, tmp_path / "whole",
         ["python", "-m", "graphmer.train", "--config", "/source/train_demo.yaml", *flags],
-        STEPS, tmp_path / "graphmer",
+        steps, tmp_path / "graphmer",
     )  # fmt: skip
     weights = {name for name in whole if name.endswith(".safetensors")}
     found = fingerprints(tmp_path / "final")
@@ -165,9 +195,10 @@ def test_an_engine_that_does_not_answer_is_said_by_whoever_is_asked(docker_user:
 
 @pytest.mark.timeout(1800)
 def test_kill_9_in_containers_and_of_their_engine_changes_no_bit(
-    tmp_path: Path, docker_engine: Engine, graphmer_image: str
+    tmp_path: Path, docker_engine: Engine, python_image: str
 ) -> None:
-    arena = on_containers(docker_engine, graphmer_image, tmp_path, SESSION_SECONDS)
+    """Without torch. On the platform `process` CI does the same with it: test_torture.py."""
+    arena = on_containers(docker_engine, python_image, tmp_path, PLAIN_SECONDS, PLAIN, 0.15)
     killed = torture(1, seed=24, folder=tmp_path, arena=arena)  # of its container and the engine among others
     assert sum(killed.values()) >= 3
 
@@ -175,6 +206,6 @@ def test_kill_9_in_containers_and_of_their_engine_changes_no_bit(
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 def test_thirty_rounds_in_containers(tmp_path: Path, docker_engine: Engine, graphmer_image: str) -> None:
-    arena = on_containers(docker_engine, graphmer_image, tmp_path, SESSION_SECONDS)
+    arena = on_containers(docker_engine, graphmer_image, tmp_path, SESSION_SECONDS, SCRIPT, STEP_SECONDS)
     killed = torture(30, seed=4, folder=tmp_path, arena=arena)
     assert all(killed[role] for role in VICTIMS)

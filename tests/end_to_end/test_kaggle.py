@@ -1,4 +1,6 @@
-"""Sessions as Kaggle kernels, end to end: the real client, a local Kaggle, the demo, limits and quotas."""
+"""Sessions as Kaggle kernels, end to end: the real client, a local Kaggle, limits and quotas.
+
+CI trains without torch here; the long test trains the demo. tests/end_to_end/test_demo.py trains it in CI."""
 
 from __future__ import annotations
 
@@ -71,14 +73,43 @@ def train_in_one_piece(folder: Path, steps: int, source: Path) -> dict[str, str]
     return fingerprints(folder / "checkpoints" / f"step-{steps}")
 
 
+Job = Callable[[KaggleUser], tuple[str, Callable[[Path], dict[str, str]]]]
+WALKING = {
+    "command": "python train.py {steps} --pause 0.2",
+    "work": {"total": 120, "global_batch": 8},  # three sessions or more, on any machine
+    "profiles": {"T4": {"micro_batch": 8, "precision": "fp32"}},
+    "checkpoint": OFTEN,
+}
+
+
+def hashes(user: KaggleUser) -> tuple[str, Callable[[Path], dict[str, str]]]:
+    """A submitted training without torch, and how to train it in one piece."""
+    return user.submit(**WALKING), lambda folder: one_piece(folder, "train.py", 120)
+
+
+def demo(user: KaggleUser) -> tuple[str, Callable[[Path], dict[str, str]]]:
+    job = paced_demo(user.folder, STEPS_PACED, ["T4"], image=None, checkpoint=OFTEN)
+    run = str(user.answer("submit", str(job))["run"])
+    return run, lambda folder: train_in_one_piece(folder, STEPS_PACED, user.folder / "graphmer")
+
+
 @pytest.mark.timeout(1800)
-def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
-    tmp_path: Path, kaggle: LocalKaggle
+@pytest.mark.parametrize(
+    ("job", "seconds"), [(hashes, 14.0), pytest.param(demo, WALL_SECONDS, marks=pytest.mark.soak)]
+)
+def test_walls_and_a_quota_that_runs_out_change_no_bit(
+    tmp_path: Path, kaggle: LocalKaggle, job: Job, seconds: float
 ) -> None:
-    user = KaggleUser(tmp_path / "user", kaggle, here=SAME, accelerators=["T4"])
+    user = KaggleUser(
+        tmp_path / "user",
+        kaggle,
+        here=SAME,
+        accelerators=["T4"],
+        session_seconds=seconds,
+        publish_seconds=1.0,
+    )
     try:
-        job = paced_demo(tmp_path, STEPS_PACED, ["T4"], image=None, checkpoint=OFTEN)
-        run = str(user.answer("submit", str(job))["run"])
+        run, in_one_piece = job(user)
         wait_until(lambda: uses_the_quota_up(kaggle), "a checkpoint of the second session")
         user.wait_for(run, lambda record: record.phase is Phase.DONE, "its end")
         hops, story = user.hops(run), user.run("why", run)
@@ -90,11 +121,11 @@ def test_the_demo_over_walls_and_a_quota_that_runs_out_changes_no_bit(
     assert hops[:there] == ["kaggle"] * max(2, there), story
     for words in ("GPU quota was used up while it ran", f"session s{there + 1:02} on here/T4"):
         assert words in story, story
-    whole = train_in_one_piece(tmp_path / "whole", STEPS_PACED, tmp_path / "graphmer")
-    weights = {name for name in whole if name.endswith(".safetensors")}
+    whole = in_one_piece(tmp_path / "whole")
+    kept = {name for name in whole if name.endswith((".safetensors", "state.json"))}
     found = fingerprints(tmp_path / "final")
-    assert weights
-    assert {name: found[name] for name in weights} == {name: whole[name] for name in weights}
+    assert kept
+    assert {name: found[name] for name in kept} == {name: whole[name] for name in kept}
 
 
 def uses_the_quota_up(kaggle: LocalKaggle) -> bool:

@@ -23,7 +23,8 @@ from orchestrator.clock import SystemClock
 from orchestrator.core.event import Assigned
 from tests.end_to_end.user import Role, User, fingerprints, train_in_one_piece, wait_until
 
-SCRIPT = "torture.py"
+SCRIPT = "torture.py"  # with torch
+PLAIN = "torture_plain.py"
 STEPS, STEP_SECONDS = 200, 0.05
 SESSION_SECONDS = 20.0
 KILLS = (3, 6)  # per round
@@ -40,6 +41,8 @@ class Arena:
     victims: tuple[Role, ...]
     expected: Mapping[str, str]
     revive: Callable[[User, Role], None] = lambda _user, _role: None  # what its own machine restarts
+    script: str = SCRIPT
+    step_seconds: float = STEP_SECONDS
 
 
 def on_processes(folder: Path, threads: int = 1) -> Arena:
@@ -74,7 +77,7 @@ def play(random: Random, folder: Path, arena: Arena) -> tuple[int, Counter[Role]
     user = arena.user(folder)
     try:
         run = user.submit(
-            command=f"python {SCRIPT} {{steps}} {STEP_SECONDS}",
+            command=f"python {arena.script} {{steps}} {arena.step_seconds}",
             work={"total": STEPS, "global_batch": 16},
             retry={"without_progress": 1000},
         )

@@ -80,17 +80,16 @@ def paced_demo(
     spec = yaml.safe_load((ROOT / "jobs" / "graphmer_demo.yaml").read_text())
     source = folder / "graphmer"
     shutil.copytree(ROOT / "jobs" / spec["source"], source, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(SOURCE / "paced.py", source)
     config = source / "train_demo.yaml"
     given = yaml.safe_load(config.read_text())
-    config.write_text(
-        yaml.safe_dump({part: {**keys, **settings.get(part, {})} for part, keys in given.items()})
-    )
+    parts = {
+        part: {**keys, **settings.get(part, {})} for part, keys in given.items() if isinstance(keys, dict)
+    }
+    config.write_text(yaml.safe_dump({**given, **parts, "step_seconds_min": seconds}))
     spec |= {
         "source": str(source),
         "requirements": str(source / "requirements.txt"),
         "image": str((ROOT / "jobs" / spec["image"]).resolve()),
-        "command": spec["command"].replace("python -m ", f"python -m paced {seconds} "),
         "work": {**spec["work"], "total": steps},
         "retry": {"without_progress": 1000},  # on a busy machine a short session may end while it starts
         "profiles": {each: dict(spec["profiles"]["cpu"]) for each in accelerators},
@@ -188,7 +187,7 @@ class User:
         return subprocess.Popen(
             [*through, str(_COMMAND), *words],
             cwd=self.folder,
-            env=self._environment(),
+            env=self.environment(),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -196,7 +195,7 @@ class User:
             **more,
         )
 
-    def _environment(self) -> dict[str, str]:
+    def environment(self) -> dict[str, str]:
         given = {name: value for name, value in os.environ.items() if not name.startswith("ORCHESTRATOR_")}
         # No index: a job's requirements are not locked, because no test may ask one on the internet.
         return {**given, "ORCHESTRATOR_HOME": str(self.home), "PIP_NO_INDEX": "1"}
@@ -217,7 +216,7 @@ class User:
 
     def _to_its_end(self, words: Sequence[str], through: Sequence[str]) -> warm.Ended:
         if not through and warm.is_same(words, {}):
-            program, environ = "orchestrator", self._environment()
+            program, environ = "orchestrator", self.environment()
             return warm.run((program, *words), self.folder, environ, None, COMMAND_PATIENCE)
         with self.start(*words, through=through) as process:
             try:

@@ -105,12 +105,15 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Config:
+    """A step takes `step_seconds_min` at least: a demo then lasts for several sessions on any machine."""
+
     data: Data = field(default_factory=Data)
     model: Model = field(default_factory=Model)
     objectives: Objectives = field(default_factory=Objectives)
     optimizer: Optimizer = field(default_factory=Optimizer)
     evaluation: Evaluation = field(default_factory=Evaluation)
     deterministic: bool = True
+    step_seconds_min: float = 0.0
 
     def __post_init__(self) -> None:
         faults = [text for wrong, text in _faults(self) if wrong]
@@ -235,4 +238,8 @@ def _faults(config: Config) -> list[tuple[bool, str]]:
             "data.sources: with data.triples, name the one folder of code that its facts are about",
         ),
         (optimizer.warmup < 0, f"optimizer.warmup: {optimizer.warmup} is negative"),
+        (
+            not 0 <= config.step_seconds_min <= 60,
+            f"step_seconds_min: {config.step_seconds_min} is not between 0 and 60",
+        ),
     ]  # fmt: skip

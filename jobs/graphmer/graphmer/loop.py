@@ -268,6 +268,7 @@ def _steps(trainer: Trainer, training: Training, batches: Iterator[Batch]) -> di
     for step in range(training.start + 1, schedule.steps + 1):
         batch = next(batches)
         metrics = trainer.step(step, batch)
+        time.sleep(max(0.0, began + config.step_seconds_min - time.monotonic()))
         now = time.monotonic()
         rates = _rates(trainer, training, batch, now - began)
         training.report(step, **metrics, **rates)
