@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 project = "Orchestrator"
-author = "The orchestrator's authors"
 html_title = "Orchestrator"
 root_doc = "docs/index"
 extensions = ["myst_parser", "sphinx_copybutton"]
@@ -39,6 +38,7 @@ html_extra_path = ["_front"]  # the site's root leads to docs/
 html_copy_source = False
 html_show_sourcelink = False
 html_show_sphinx = False
+html_show_copyright = False
 html_use_index = False
 html_theme_options = {"sidebar_hide_name": False}
 copybutton_prompt_text = r"\$ "

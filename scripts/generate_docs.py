@@ -70,9 +70,9 @@ def lifecycle_page() -> str:
 
 Generated from the table in `orchestrator/core/lifecycle.py` by `make docs`; do not edit.
 
-    submit → queued → preparing → launching → running → stopping → collecting → done, failed, cancelled
-               ↑                                                       │
-               └──────────────── the next session ─────────────────────┘
+    queued → preparing → launching → running → stopping → collecting → done, failed
+      ↑                                                       │        or cancelled
+      └───────────────── the next session ────────────────────┘
 
 A run is over when it is {final}. It begins as *queued*, and a person or a fault can
 make it *held*. These are all transitions:

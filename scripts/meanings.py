@@ -200,6 +200,7 @@ OPTIONS: dict[str, str] = {
     "mount_inputs": "whether Kaggle mounts its own data sets, so that they are not uploaded",
     "mount_seconds": "how long a session waits for its inputs to appear",
     "network": "the network of containers whose job needs the internet; others have none",
+    "nvidia_smi_seconds": "how long `nvidia-smi` may take for one answer",
     "pass_env": "variables of the controller that sessions get as well",
     "path": "the folder; a relative path is below the home",
     "pending_seconds": "how long a session waits for a person to start the notebook",

@@ -190,14 +190,18 @@ profiles:
   default: {{micro_batch: 32, precision: fp32}}
 ```
 
-The rules of `route.rules` are written [as in the config](config-reference.md#rules). The accelerators of
-`profiles` are `default` and
-
-{names}.
+The rules of `route.rules` are written [as in the config](config-reference.md#rules). The names in `profiles`
+are [below](#accelerators).
 
 ## Keys
 
 {key_texts(keys(JobSection), meanings.JOB)}
+
+## Accelerators
+
+The names in `profiles`, besides `default` and those under `accelerators` in the config:
+
+{names}.
 """
 
 

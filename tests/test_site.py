@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts import record_demo
 from tests.site import Page, Site
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -45,7 +46,7 @@ def test_no_link_of_the_site_is_dead(site: Site) -> None:
     [
         ("bring a Hugging Face script", ["Hugging Face"], "bring-your-script", "checkpoint-{step}"),
         ("what a message means", ["exited 0 without a checkpoint"], "troubleshooting", "left no checkpoint"),
-        ("a GPU of my own without Docker", ["Your own machine"], "own-machine", "GPU"),
+        ("a GPU of my own without Docker", ["Your own machine"], "own-machine", "accelerator: RTX4090"),
         ("what Kaggle gets to see", ["What leaves"], "what-leaves", "everything that a session is given"),
         (
             "what is not proven",
@@ -95,3 +96,16 @@ def test_text_and_links_of_the_navigation_are_told_apart() -> None:
     page = Page('<nav><a href="a">one</a></nav><article>two <br><a href="b">three <b>four</b></a></article>')
     assert [(link.text, link.article) for link in page.links] == [("one", False), ("three four", True)]
     assert page.text == "two three four"
+
+
+def test_the_recording_is_small_loads_nothing_and_can_stand_still() -> None:
+    svg = (ROOT / "docs" / "_static" / "demo.svg").read_text(encoding="utf-8")
+    assert len(svg.encode()) <= record_demo.BYTES_MAX <= 150_000
+    assert "<script" not in svg
+    assert "@font-face" not in svg
+    assert "prefers-reduced-motion" in svg
+    assert "kill -9" in svg
+    assert svg.count("starts on here/cpu") >= 3  # it crosses the ends of sessions
+    assert record_demo.still_without_animation("<svg a><style>translateY(-5px)</style></svg>").startswith(
+        "<svg a><title>"
+    )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from orchestrator.cli.runs_table import Table
 from orchestrator.client.looking import Look
 from orchestrator.client.sessions import SessionSummary
 from orchestrator.client.status import RunStatus
@@ -30,19 +28,7 @@ def facts(look: Look, history: Sequence[SessionSummary]) -> list[tuple[str, str]
     return [("gpu use", count + use_text(use)), *([("", HOW_TO_USE_MORE)] if use.is_low else [])]
 
 
-def widened(table: Table, runs: Sequence[RunStatus]) -> Table:
-    """The table with how busy the GPUs of each of its runs are, for `ps --wide`."""
-    rows = tuple((*row, *_cells(each)) for row, each in zip(table.rows, runs, strict=True))
-    first = len(table.headers)
-    return replace(
-        table,
-        headers=(*table.headers, *HEADERS),
-        rows=rows,
-        right=table.right | frozenset(range(first, first + len(HEADERS))),
-    )
-
-
-def _cells(status: RunStatus) -> tuple[str, ...]:
+def cells(status: RunStatus) -> tuple[str, ...]:
     """Of one run, for HEADERS."""
     use = status.gpu_use
     if use is None:

@@ -3,7 +3,7 @@ newest readings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orchestrator.cli import health, runs_table
 from orchestrator.cli.call import Call, Exit
@@ -43,17 +43,24 @@ def say(call: Call, listed: Listed) -> None:
         return
     if listed.is_unattended:
         health.tell_first(call, listed.attendance)
-    shown = runs_table.table(listed.runs, listed.attendance, listed.now)
-    if call.options.wide:
-        from orchestrator.cli import gpus  # slow to import, and few lists need it
-
-        shown = gpus.widened(shown, listed.runs)
+    shown = table(call, listed)
     call.out.table(shown.headers, shown.rows, right=shown.right, spare=shown.spare)
     if shown.notes:  # below the table: beside so many columns a narrow terminal has no room for them
         call.out.say()
         call.out.facts(shown.notes)
     if listed.more:
         call.out.remark(more_text(call, listed))
+
+
+def table(call: Call, listed: Listed) -> runs_table.Table:
+    """The runs as a table; with --wide also how busy their GPUs are."""
+    shown = runs_table.table(listed.runs, listed.attendance, listed.now)
+    if not call.options.wide:
+        return shown
+    from orchestrator.cli import gpus  # slow to import, and few lists need it
+
+    rows = tuple((*row, *gpus.cells(each)) for row, each in zip(shown.rows, listed.runs, strict=True))
+    return replace(shown, headers=(*shown.headers, *gpus.HEADERS), rows=rows)
 
 
 def status(call: Call) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.client.pythons import Told
+from orchestrator.client.own_python import Told
 
 
 def facts(found: tuple[Told, ...]) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from orchestrator.cli.output import Output, clock_text, number_text
 from orchestrator.client import SessionSummary, live
 from orchestrator.client.attendance import attendance
 from orchestrator.client.looking import Look, look
-from orchestrator.client.pythons import of_run
+from orchestrator.client.own_python import of_run
 from orchestrator.client.sessions import sessions
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
@@ -37,7 +37,7 @@ def show(call: Call) -> int:
     record, owner, reading = found.record, found.controller, found.live
     attended = attendance(call.client)
     history = sessions(stored.event for stored in found.events)
-    told = of_run(call.client.wired, record)
+    told = of_run(call.client, record)
     call.out.document({
         "run": run.name, "phase": record.standing, "submitted_at": record.submitted_at,
         "ended_at": record.ended_at, "reason": record.standing_reason, "until": record.until,
@@ -55,7 +55,7 @@ def show(call: Call) -> int:
     if not record.phase.final:
         health.tell_first(call, attended)
     _title(out, record)
-    out.facts([*_facts(call, found), *gpus.facts(found, history), *pythons.facts(told)])
+    out.facts([*_facts(call, found), *pythons.facts(told), *gpus.facts(found, history)])
     _show_sessions(out, record, history, call.clock.now())
     curves.section(call, run)
     _show_notes(out, record)

@@ -7,6 +7,7 @@ when something other than a duration has changed. It only reads.
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.cli import health, listing, runs_table, streams
@@ -95,7 +96,7 @@ def _panel(call: Call, listed: Listed, height: int) -> RenderableType:
         parts.append(Text(plain(turned(health.absence_text(call, listed.attendance))), style="yellow"))
     if not listed.runs:
         parts.append(Text(plain(listing.nothing_text(call))))
-    shown = runs_table.table(listed.runs[: max(1, height - 6)], listed.attendance, listed.now)
+    shown = listing.table(call, replace(listed, runs=listed.runs[: max(1, height - 6)]))
     if shown.rows:
         rows = [[turned(cell) for cell in row] for row in shown.rows]
         parts.append(call.out.rich_table(shown.headers, rows, right=shown.right, spare=shown.spare))

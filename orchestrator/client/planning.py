@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from orchestrator import spec
 from orchestrator.client import fetching_inputs, pythons, routing
 from orchestrator.client.fetching_inputs import Fetching
+from orchestrator.client.own_python import Told
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import notebook
@@ -63,7 +64,7 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
-    pythons: tuple[pythons.Told, ...] = ()
+    pythons: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
     contents: Contents = field(default_factory=Contents)
     fetched: tuple[Fetched, ...] = ()

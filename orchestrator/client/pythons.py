@@ -7,44 +7,21 @@ never import a package of that environment.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from orchestrator.client.own_python import Told
+from orchestrator.client.wiring import Wired
+from orchestrator.config import PlatformConfig
 from orchestrator.core.job import Job, Python
-from orchestrator.core.run import RunRecord
-from orchestrator.errors import InputError, OrchestratorError, SpecError
+from orchestrator.errors import InputError, SpecError
 from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import catalog
 from orchestrator.pythons import NoPython, active, checked, named
 from orchestrator.pythons.choosing import IN_CONFIG, IN_JOB
-
-if TYPE_CHECKING:
-    from orchestrator.client.wiring import Wired
-    from orchestrator.config import PlatformConfig
-    from orchestrator.spec import Parsed
+from orchestrator.spec import Parsed
 
 _TO_DO = "activate the environment that the job needs before the command, or give it as `python:` in the job"
-
-
-@dataclass(frozen=True)
-class Told:
-    """The Python that a job's sessions get on a platform. `trouble`: why there is none; empty if there is."""
-
-    platform: str
-    path: str = ""
-    version: str = ""
-    torch: str = ""
-    why: str = ""
-    trouble: str = ""
-
-    @property
-    def text(self) -> str:
-        if self.trouble:
-            return self.trouble
-        torch = f"with torch {self.torch}" if self.torch else "without torch"
-        return f"{self.path} ({self.version or 'version unknown'}, {torch}; {self.why})"
 
 
 def frozen(wired: Wired, parsed: Parsed) -> Parsed:
@@ -82,24 +59,10 @@ def told(wired: Wired, job: Job) -> tuple[Told, ...]:
     return tuple(_told(each, job.python) for each in _platforms(wired, job))
 
 
-def of_run(wired: Callable[[], Wired], record: RunRecord) -> tuple[Told, ...]:
-    """The same for a run. What it had is known without the config, which may be wrong by now."""
-    job = record.job
-    if record.phase.final:
-        return () if job.python is None else (_frozen("", job.python),)
-    with suppress(OrchestratorError, OSError):
-        return told(wired(), job)
-    return ()
-
-
-def _frozen(platform: str, python: Python) -> Told:
-    return Told(platform, python.path, python.version, python.torch, python.why)
-
-
 def _told(platform: PlatformConfig, job: Python | None) -> Told:
     configured = _configured(platform)
     if job is not None and (job.given or configured is None):
-        return _frozen(platform.name, job)
+        return Told.frozen(platform.name, job)
     try:
         if configured is not None:
             found, why = checked(named(configured, os.environ)), IN_CONFIG
@@ -115,8 +78,6 @@ def _python(found: Interpreter, why: str, *, given: bool = False) -> Python:
 
 
 def _platforms(wired: Wired, job: Job) -> list[PlatformConfig]:
-    from orchestrator.platforms import catalog  # late, because `show` needs it only for runs under way
-
     wanted = job.route.platforms
     return [
         each

@@ -61,9 +61,10 @@ def fill(disk: Path) -> Path:
 def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(user: Caller, disk: Path) -> None:
     (user.home / "platforms").symlink_to(disk)
     user.config(UNLIMITED)
-    run = user.submitted(user.job(total=400, pace=0.01))
+    run = user.submitted(user.job(total=400, pace=0.01, gate=200))
     user.wait_for_checkpoint(run)
     filler = fill(disk)
+    user.open_gate(400)
     wait_until(lambda: user.record(run).standing in ("held", "failed", "done"), "the end of its session")
     said = user("ps").out
     assert f"the disk {disk} (" in said

@@ -64,7 +64,7 @@ class NotebookRig(RealRig):
     """A notebook whose worker is a real process. Its sessions keep their outboxes in a folder."""
 
     type = "notebook"
-    budget_seconds = 40.0  # the result is shipped within it, also on a busy machine
+    budget_seconds = 20.0  # the result is shipped within it; on a busy machine in the next one, twice as long
 
     def __init__(self, folder: Path, agent: Path, program: Path) -> None:
         self.options = {

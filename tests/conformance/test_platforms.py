@@ -250,7 +250,7 @@ class KaggleRig(RealRig):
 
 class ColabRig(RealRig):
     type = "colab"
-    budget_seconds = 40.0  # from the allocation of its machine
+    budget_seconds = 25.0  # from the allocation of its machine
     launch_lines = 235
     slack_lines = 1
 

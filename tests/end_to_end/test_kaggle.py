@@ -157,7 +157,7 @@ def on(platform: str) -> Any:
 
 # --- What is lost, and what that costs --------------------------------------------------------------------
 
-STEPS = 180
+STEPS = 140
 SHORT: dict[str, Any] = {
     "session_seconds": 14.0,
     "wall_margin_seconds": 4.0,

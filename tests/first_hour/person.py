@@ -22,7 +22,7 @@ from tests.first_hour.stories import CODE, DATA, JOB, ORIGINAL, Story
 
 # A session's limit as a multiple of what one needs to its first checkpoint, measured on this machine. The
 # session is asked to leave at 0.8 of it.
-LIMIT = 3.0
+LIMIT = 2.2
 RAISED = 2.0  # times the limit, after a session that it ended before its first checkpoint
 SOON = 10.0  # seconds until a save that is whole has become a checkpoint
 _BINARIES = Path(sys.executable).parent
