@@ -33,7 +33,7 @@ READS_TIME = (
     "orchestrator/platforms/colab/forker.py",
 )
 # Training commands whose steps take a given time.
-SLEEPS = ("tests/agent/source/",)
+SLEEPS = ("tests/agent/source/", "jobs/graphmer/graphmer/loop.py")
 # In this file `kaggle:` is the scheme of an input's origin, part of the spec's grammar.
 COMPARES_SCHEMES = ("orchestrator/spec/checks.py",)
 DATETIME_NOW = {"now", "utcnow", "today"}
