@@ -15,7 +15,8 @@ ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=igno
 WORKDIR /build
 COPY scripts/build.lock ./
 RUN python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r build.lock
-COPY pyproject.toml README.md LICENSE NOTICE ./
+COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
+COPY docs/examples docs/examples
 COPY orchestrator orchestrator
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .
 

@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs clean
+.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs site clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -56,6 +56,9 @@ bench: setup ## every benchmark; copy the figures to docs/benchmarks.md
 
 docs: setup ## rewrite the generated pages
 	@$(BIN)/python scripts/generate_docs.py
+
+site: setup ## build the documentation into build/site, to read it in a browser
+	@$(BIN)/python scripts/build_site.py
 
 clean: ## remove .venv, the demo's state and all caches
 	@for home in .demo .demo-docker .kaggle-local .colab-local; do \

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Protocol
 
+_UTC = timezone.utc  # noqa: UP017 - notebooks run in the user's Python, which may be 3.9
 _YEAR_10000 = 253_402_300_800.0  # a datetime ends before this
 _BOOTTIME: int | None = getattr(time, "CLOCK_BOOTTIME", None)
 
@@ -49,4 +50,4 @@ def utc_text(unix_seconds: float) -> str:
     """`2026-11-20 21:52:03Z`, as people and logs always see a time; question marks for an invalid time."""
     if not 0.0 <= unix_seconds < _YEAR_10000:
         return "????-??-?? ??:??:??Z"
-    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return datetime.fromtimestamp(unix_seconds, _UTC).strftime("%Y-%m-%d %H:%M:%SZ")

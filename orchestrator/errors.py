@@ -127,6 +127,11 @@ class DiskFull(BackendError):
     """This machine's disk is full: a person must free some space. Nothing was changed."""
 
 
+class NoRoom(BackendError):
+    """The disk of a folder that the user named has no room for what is to be copied there. Nothing of it is
+    there."""
+
+
 class AccessDenied(BackendError):
     """Credentials are missing, wrong or too narrow: a person must act (exit code 3)."""
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import functools
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.client.metrics import families
-from orchestrator.core import bounds, lifecycle
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a program, it would find its own folder only
 
-DOCS = Path(__file__).resolve().parent.parent / "docs"
+from orchestrator.client.metrics import families  # noqa: E402
+from orchestrator.core import bounds, lifecycle  # noqa: E402
+from scripts import reference  # noqa: E402
+
+DOCS = ROOT / "docs"
 
 
+@functools.cache
 def pages() -> dict[str, str]:
     """File name in docs/ → its whole text."""
-    return {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page(), "metrics.md": metrics_page()}
+    own = {"bounds.md": bounds_page(), "lifecycle.md": lifecycle_page(), "metrics.md": metrics_page()}
+    return own | reference.pages()
 
 
 def bounds_page() -> str:
@@ -55,25 +63,36 @@ def lifecycle_page() -> str:
     final = ", ".join(f"*{phase.value}*" for phase in lifecycle.Phase if phase.final)
     staying = ", ".join(f"`{kind.value}`" for kind in lifecycle.EVERYWHERE)
     rows = [
-        f"| {phase.value} | {', '.join(f'`{k.value}`' for k in kinds) or '–'} |"
+        f"| {phase.value} | {moves(row, phase)} | {stays(row, phase)} |"
         for phase, row in lifecycle.TABLE.items()
-        for kinds in [[k for k, after in row.items() if after is phase and k not in lifecycle.EVERYWHERE]]
     ]
     return f"""# The lifecycle of a run
 
 Generated from the table in `orchestrator/core/lifecycle.py` by `make docs`; do not edit.
 
-```mermaid
-{lifecycle.diagram()}```
+    queued → preparing → launching → running → stopping → collecting → done, failed
+      ↑                                                       │        or cancelled
+      └───────────────── the next session ────────────────────┘
 
-A run is over when it is {final}. These events do not change the phase, so they are not drawn:
+A run is over when it is {final}. It begins as *queued*, and a person or a fault can
+make it *held*. These are all transitions:
 
-| phase | events |
-|---|---|
+| phase | event → next phase | events that change no phase |
+|---|---|---|
 {chr(10).join(rows)}
 
 Possible in every phase: {staying}. Any other event is a bug and raises `IllegalTransition`.
 """
+
+
+def moves(row: Mapping[lifecycle.Kind, lifecycle.Phase], phase: lifecycle.Phase) -> str:
+    found = [f"`{kind.value}` → {after.value}" for kind, after in row.items() if after is not phase]
+    return "<br>".join(found) or "–"
+
+
+def stays(row: Mapping[lifecycle.Kind, lifecycle.Phase], phase: lifecycle.Phase) -> str:
+    kinds = [kind for kind, after in row.items() if after is phase and kind not in lifecycle.EVERYWHERE]
+    return ", ".join(f"`{kind.value}`" for kind in kinds) or "–"
 
 
 def metrics_page() -> str:

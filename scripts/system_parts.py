@@ -30,6 +30,9 @@ apt-get install -y -q --no-install-recommends "$@"
 NEWER_PYTHON = Path(__file__).with_name("newer_python.py")
 
 
+SHELLS = ("zsh", "fish")
+
+
 @dataclass(frozen=True)
 class Part:
     name: str
@@ -56,6 +59,10 @@ def has_compose() -> bool:
     return plugin or shutil.which("docker-compose") is not None
 
 
+def has_shells() -> bool:
+    return all(shutil.which(shell) is not None for shell in SHELLS)
+
+
 def has_newer_python() -> bool:
     check = [sys.executable, str(NEWER_PYTHON), "--check"]
     return not subprocess.run(check, capture_output=True, check=False).returncode
@@ -65,6 +72,7 @@ PARTS = (
     Part("PostgreSQL", ("postgresql",), "the tests of the ledger on PostgreSQL", has_postgresql),
     Part("Docker", ("docker.io",), "the tests of containers and images", has_docker),
     Part("Docker Compose", ("docker-compose",), "the tests of compose.yaml", has_compose),
+    Part("zsh or fish", SHELLS, "the tests of completion in these shells", has_shells),
     Part("Python 3.12 or newer", (), "the tests of Colab's command line", has_newer_python, NEWER_PYTHON),
 )
 

@@ -15,7 +15,8 @@ import pytest
 
 from orchestrator.core import credentials
 from orchestrator.errors import InputError
-from orchestrator.freeze.bundle import freeze
+from orchestrator.freeze import ignoring
+from orchestrator.freeze.bundle import freeze, frozen
 
 
 def put(root: Path, name: str, content: str | bytes = "x") -> Path:
@@ -339,3 +340,99 @@ def test_a_file_whose_size_never_fits_its_bytes_is_refused_and_leaves_nothing(in
     with pytest.raises(InputError, match="keeps changing"):
         freeze(None, into, also={"status": Path("/proc/self/status")})
     assert files(into) == []
+
+
+# --- What stays here by itself, and .orchestratorignore ---------------------------------------------------
+
+
+def left_out(source: Path, into: Path) -> dict[str, str]:
+    return {path: each.rule for each in frozen(source, into).left_out for path in each.paths}
+
+
+def test_environments_and_caches_stay_here_without_a_gitignore(source: Path, into: Path) -> None:
+    put(source, "train.py")
+    put(source, "pkg/env/a.py")  # a package, no environment
+    out = [
+        ".venv/lib/x.py", "venv/lib/x.py", "env/pyvenv.cfg", "my-env/pyvenv.cfg", "conda/conda-meta/history",
+        "node_modules/left-pad/index.js", "wandb/run-1/x", "pkg/__pycache__/a.pyc", ".mypy_cache/x",
+        ".pytest_cache/x", ".ruff_cache/x", ".ipynb_checkpoints/x.ipynb", ".git/config",
+    ]  # fmt: skip
+    for name in out:
+        put(source, name)
+    (source / "venv" / "python").symlink_to("/usr/bin/env")
+    (source / "sub").mkdir()
+    (source / "sub" / ".venv").symlink_to("/opt")
+    found = frozen(source, into)
+    assert names(into, found.sha256) == ["pkg/env/a.py", "train.py"]
+    told = left_out(source, into)
+    assert told["env/"] == told["my-env/"] == "by default: a Python environment (it has pyvenv.cfg)"
+    assert told["conda/"] == "by default: a conda environment (it has conda-meta)"
+    assert told["sub/.venv"] == told["venv/"] == "by default: a Python environment"
+    assert len(told) == len(out) + 1
+    assert all(each.default for each in found.left_out)
+
+
+def test_orchestratorignore_stands_above_gitignore_and_the_defaults(source: Path, into: Path) -> None:
+    for name in (
+        "train.py", "notes.md", "sub/notes.md", "wandb/settings", "wandb/run/x", "data/small.csv",
+        "data/big.csv", "data/deep/a/x.csv", "logs/a.log", "logs/b.log", "out/weights/w.pt", ".git/config",
+    ):  # fmt: skip
+        put(source, name)
+    put(source, ".gitignore", "data/\n*.log\nout/\n")
+    put(source, ".orchestratorignore", "# mine\n*.md\n!/wandb/settings\n!data/small.csv\n!data/deep/*/x.csv\n"
+        "\n!a.log\n!out/\n!.git/config\n")  # fmt: skip
+    put(source, "sub/.orchestratorignore", "!notes.md\n")
+    found = frozen(source, into)
+    assert set(names(into, found.sha256)) == {
+        ".gitignore", ".orchestratorignore", "sub/.orchestratorignore", "train.py", "sub/notes.md",
+        "wandb/settings", "data/small.csv", "data/deep/a/x.csv", "logs/a.log", "out/weights/w.pt",
+    }  # fmt: skip
+    assert left_out(source, into) == {
+        ".git/": "always: the history of git", "wandb/": "by default: what Weights & Biases writes",
+        "data/": ".gitignore: data/", "logs/b.log": ".gitignore: *.log",
+        "notes.md": ".orchestratorignore: *.md",
+    }  # fmt: skip
+
+
+def test_ignore_files_above_the_source_are_named_from_it(tmp_path: Path, into: Path) -> None:
+    put(tmp_path, "repo/.git/HEAD")
+    put(tmp_path, "repo/.orchestratorignore", "/jobs/mine/out/\n*.csv\n")
+    put(tmp_path, "repo/jobs/mine/.gitignore", "!a.csv\n")
+    for name in ("a.py", "a.csv", "out/x"):
+        put(tmp_path, f"repo/jobs/mine/{name}")
+    assert left_out(tmp_path / "repo" / "jobs" / "mine", into) == {
+        "a.csv": "../../.orchestratorignore: *.csv", "out/": "../../.orchestratorignore: /jobs/mine/out/",
+    }  # fmt: skip
+
+
+def test_too_many_files_names_the_fullest_folder(
+    source: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.freeze.bundle.ENTRIES_MAX", 20)
+    for number in range(15):
+        put(source, f"images/deep/{number}.png")
+    for number in range(10):
+        put(source, f"code/{number}.py")
+    with pytest.raises(InputError, match=r"more than 20 files.*\.orchestratorignore.*images/ 1[0-9]"):
+        freeze(source, into)
+
+
+@pytest.mark.parametrize(
+    ("command", "told"),
+    [
+        (("python", "venv/train.py"), "venv/train.py, but venv/ is not sent (by default: "),
+        (("./venv/bin/python", "x.py"), "write `python`"),
+        (("bash", "-c", "cd x && python train.py --data=data"), "data, but data/ is not sent (.gitignore: "),
+        (("python", "x.py", "--logger", "wandb"), ""),
+        (("python", "train.py", "data.csv"), ""),
+    ],
+)  # fmt: skip
+def test_a_command_that_names_what_stays_here_gets_a_hint(
+    source: Path, into: Path, command: tuple[str, ...], told: str
+) -> None:
+    put(source, ".gitignore", "data\n")
+    for name in ("venv/train.py", "venv/bin/python", "data/x", "wandb/x", "data.csv"):
+        put(source, name)
+    hints = list(ignoring.named(command, frozen(source, into).left_out))
+    assert len(hints) == bool(told)
+    assert told in "".join(hints)

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 from orchestrator import spec
 from orchestrator.cli import arguments
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.lifecycle import Kind, Phase
+from orchestrator.core.lifecycle import TABLE, Kind, Phase
 from orchestrator.errors import InputError
 from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES
@@ -23,7 +23,7 @@ from tests import tidy
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
-DECISIONS = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+DECISIONS = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
 
 
 def relative(path: Path) -> str:
@@ -39,6 +39,10 @@ def test_a_generated_page_is_current(name: str) -> None:
 def test_the_lifecycle_page_shows_every_phase_and_event() -> None:
     page = generate_docs.lifecycle_page()
     assert [word.value for word in (*Phase, *Kind) if word.value not in page] == []
+    rows = dict(re.findall(r"^\| (\w+) \| (.*?) \|", page, re.MULTILINE))
+    for phase, row in TABLE.items():
+        for kind, after in row.items():
+            assert (f"`{kind.value}` → {after.value}" in rows[phase.value]) == (after is not phase)
 
 
 def test_the_contract_quotes_its_example_as_it_is() -> None:
@@ -88,6 +92,9 @@ def test_a_decision_record_is_numbered_short_and_complete(record: Path) -> None:
     headings = re.findall(r"^(?:## |\*\*)(\w+)", text, re.MULTILINE)
     assert {"Context", "Choice", "Rejected"} <= set(headings)
     assert text.count("\n") <= 60
+
+
+def test_decision_records_are_numbered_without_a_gap() -> None:
     numbers = [path.name[:3] for path in DECISIONS]
     assert numbers == [f"{index:03}" for index in range(1, len(numbers) + 1)]
 
@@ -101,35 +108,42 @@ def test_every_make_command_in_the_documents_exists() -> None:
         assert set(named) <= targets, document
 
 
+_START = r"(?:^|&& |; )(?:\$ )?((?:\w+=\S+ )*(?:orchestrator|submit) (?!→)[^#|&<>;\n]*)"
+
+
 def commands(text: str) -> Iterator[str]:
-    """Every `orchestrator …` in a document, in a block or within a sentence, without what a shell adds."""
-    for block in re.findall(r"^```[a-z]*\n(.*?)^```", text, re.DOTALL | re.MULTILINE):
-        yield from re.findall(r"^\s*(?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", block, re.MULTILINE)
-    plain = re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE)
-    yield from re.findall(r"^    (?:\$ )?((?:\w+=\S+ )*orchestrator [^#|&<>\n]*)", plain, re.MULTILINE)
-    yield from re.findall(r"`(orchestrator [^`#|&<>]+)", plain)
+    """Every `orchestrator …` and `submit …` in a document, in a block or within a sentence, without what a
+    shell adds."""
+    blocks = re.findall(r"^ *```[a-z]*\n(.*?)^ *```", text, re.DOTALL | re.MULTILINE)
+    plain = re.sub(r"^ *```.*?^ *```", "", text, flags=re.DOTALL | re.MULTILINE)
+    for line in [*"\n".join(blocks).splitlines(), *re.findall(r"^ {4,}(.*)$", plain, re.MULTILINE)]:
+        yield from re.findall(_START, line.strip())
+    yield from re.findall(r"`(orchestrator [^`#|&<>]+|submit \S+\.ya?ml[^`#|&<>]*)", plain)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=relative)
 def test_every_command_is_one_that_can_be_typed(document: Path) -> None:
     for command in commands(document.read_text(encoding="utf-8")):
-        words = shlex.split(re.sub(r"^(?:\w+=\S+ )+|[\[\]]", "", command))[1:]
+        words = shlex.split(re.sub(r"^(?:\w+=\S+ )+|[\[\]]", "", command))
+        words = words if words[0] == "submit" else words[1:]
         given = arguments.parse(words) if not {"-h", "--help", "-V", "--version"} & {*words} else None
         offers = getattr(given, "offer", None) or []
         assert {re.split("[=:]", each)[1] for each in offers} <= {"ACCELERATOR", *catalogue}, command
 
 
 def test_a_command_that_cannot_be_typed_is_noticed() -> None:
-    text = "First `orchestrator backup`.\n\n    orchestrator replay --al  # all\n\n```\norchestrator p\n```\n"
+    text = (
+        "`orchestrator backup`\n\n    make demo && orchestrator replay --al  # all\n\n```\nsubmit --x\n```\n"
+    )
     found = [*commands(text)]
     assert [each.strip() for each in found] == [
-        "orchestrator p",
+        "submit --x",
         "orchestrator replay --al",
         "orchestrator backup",
     ]
     for command in found:
         with pytest.raises(InputError):
-            arguments.parse(command.split()[1:])
+            arguments.parse(command.removeprefix("orchestrator ").split())
 
 
 @pytest.mark.parametrize(
@@ -176,6 +190,7 @@ def test_every_fragment_says_what_kind_of_change_it_is() -> None:
 def test_the_job_in_the_readme_is_valid() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     (quoted,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
-    job = spec.parse(quoted.encode(), "README.md", ROOT).job
+    job = spec.parse(quoted.encode(), "README.md", ROOT / "docs" / "examples").job
     assert job.name == "my-first-job"
     assert job.work.total == 20000
+    assert quoted == (ROOT / "docs" / "examples" / "first.yaml").read_text(encoding="utf-8")

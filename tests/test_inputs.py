@@ -62,14 +62,12 @@ def test_every_mistake_is_told_at_once(tmp_path: Path) -> None:
     given = (
         Input("gone", str(tmp_path / "nothing")),
         Input("words", words.origin, "0" * 64),
-        Input("far", "kaggle:owner/dataset"),
     )
     with pytest.raises(InputError) as caught:
         inputs.pin(given)
     message = str(caught.value)
     assert "'gone'" in message
     assert f"not {'0' * 64}" in message
-    assert "kaggle:owner/dataset is not supported yet" in message
 
 
 def test_no_mode_of_an_input_is_widened(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_the_bundled_jobs_validate() -> None:
     assert nightly.job.schedule is not None
     assert nightly.job.schedule.window == Window(22 * 60, 7 * 60)
     assert "demo" in demo.job.tags
-    profile = demo.job.profile("cpu")
+    profile = dict(demo.job.profiles).get("cpu")
     assert profile is not None
     assert demo.job.work.accumulate(profile.micro_batch, 1) is not None
     assert {"T4", "T4x2", "L4", "A100", "H100", "TPUv5e-1", "TPUv6e-1"} <= {
@@ -185,7 +185,7 @@ work:
   global_batch: 65
   group: 8
 profiles:
-  T4x3: {micro_batch: 8, precision: fp17}
+  T4x99: {micro_batch: 8, precision: fp17}
   cpu:
 route: {finish_within: 0, rules: [{require: {}}]}
 name: again
@@ -198,8 +198,8 @@ name: again
         (5, "tags"),
         (7, "work.total"),
         (9, "work.group"),
-        (11, "profiles.T4x3"),
-        (11, "profiles.T4x3.precision"),
+        (11, "profiles.T4x99"),
+        (11, "profiles.T4x99.precision"),
         (12, "profiles.cpu"),
         (13, "route.finish_within"),
         (13, "route.rules[0].require"),
@@ -239,7 +239,11 @@ name: again
         ({"secrets": "[1A]"}, "secrets[0]", ["not shown", "environment variable"]),
         ({"env": "{ORCHESTRATOR_X: a}"}, "env.ORCHESTRATOR_X", ["set by the agent"]),
         ({"env": "{A-B: a}"}, "env.A-B", ["environment variable"]),
-        ({"inputs": "[{name: a, from: 'http://x/y'}]"}, "inputs[0].from", ["a file or folder"]),
+        ({"inputs": "[{name: a, from: 'ftp://x/y'}]"}, "inputs[0].from", ["'ftp://x/y'", "a file or folder"]),
+        ({"inputs": "[{name: a, from: 'https://me:pw@x/y'}]"}, "inputs[0].from", ["without a user"]),
+        ({"inputs": "[{name: a, from: 'hf:data'}]"}, "inputs[0].from", ["hf:owner/dataset", "@revision"]),
+        ({"inputs": "[{name: a, from: x, token: abc}]"}, "inputs[0].token", ["env:NAME"]),
+        ({"inputs": "[{name: a, from: x, max_gb: 0}]"}, "inputs[0].max_gb", ["above zero"]),
         ({"inputs": "[{name: a, from: 'kaggle:x'}]"}, "inputs[0].from", ["kaggle:owner/dataset"]),
         ({"inputs": "[{name: a, from: x, sha256: abc}]"}, "inputs[0].sha256", ["64 hexadecimal"]),
         ({"image": "UPPER/case"}, "image", ["'UPPER/case'", "ghcr.io/me/it:tag"]),

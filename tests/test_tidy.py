@@ -217,6 +217,7 @@ def test_a_citation_of_what_exists_is_not_found(line: str) -> None:
 TOP_FOLDERS = {".ci", "benchmarks", "changes", "docs", "images", "jobs", "orchestrator", "scripts", "tests"}
 TOP_TEXTS = {"CHANGELOG.md", "CONTRIBUTING.md", "LICENSE", "NOTICE", "README.md", "SECURITY.md"}
 TOP_SETTINGS = {".dockerignore", ".env", ".gitignore", "Dockerfile", "Makefile", "pyproject.toml"}
+TOP_BUILD = {"MANIFEST.in", "setup.py"}
 TOP_COMPOSE = {"compose.yaml", "compose.engine.yaml"}
 
 
@@ -232,4 +233,4 @@ def test_nothing_private_is_tracked() -> None:
 def test_nothing_strays_into_the_top_level() -> None:
     assert {
         path.partition("/")[0] for path in tracked()
-    } <= TOP_FOLDERS | TOP_TEXTS | TOP_SETTINGS | TOP_COMPOSE
+    } <= TOP_FOLDERS | TOP_TEXTS | TOP_SETTINGS | TOP_BUILD | TOP_COMPOSE

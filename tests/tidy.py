@@ -22,16 +22,18 @@ PLATFORM_NAMES = {"process", "docker", "kaggle", "colab", "ssh", "slurm", "simul
 # Calls that fail if their condition does not hold; `wait_…` has a deadline.
 PROVES = ("check", "assert", "expect", "run_state_machine", "wait_")
 CLOCK = "orchestrator/clock.py"
-# These run where our clock does not exist: beside the training, on a machine of Colab, in its command line.
+# These run where our clock does not exist: beside the training, on a machine of Colab, in its command line,
+# in the user's own Python.
 READS_TIME = (
     CLOCK,
+    "orchestrator/client/matmuls.py",
     "orchestrator/training/",
     "orchestrator/platforms/colab/boot.py",
     "orchestrator/platforms/colab/errand.py",
     "orchestrator/platforms/colab/forker.py",
 )
 # Training commands whose steps take a given time.
-SLEEPS = ("tests/agent/source/",)
+SLEEPS = ("tests/agent/source/", "jobs/graphmer/graphmer/loop.py")
 # In this file `kaggle:` is the scheme of an input's origin, part of the spec's grammar.
 COMPARES_SCHEMES = ("orchestrator/spec/checks.py",)
 DATETIME_NOW = {"now", "utcnow", "today"}
@@ -50,6 +52,8 @@ LEAVES = (
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
+INTERPRETERS = "orchestrator.interpreters"
+NVIDIA = "orchestrator.nvidia"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -62,8 +66,8 @@ PROTOCOLS = (
     "orchestrator.stores.abandoned",
 )
 SPOKEN = (
-    "accelerators", "checkpoint", "event", "job", "lifecycle", "notes", "offer", "order", "run", "schedule",
-    "session", "wire", "wording",
+    "accelerators", "checkpoint", "event", "gpu_use", "job", "lifecycle", "notes", "offer", "order", "run",
+    "schedule", "session", "wire", "wording",
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
@@ -71,6 +75,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.shut": (),
     DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
     PROCESSES: (),
+    INTERPRETERS: (),
+    # It runs interpreters to ask what they are.
+    "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
+    NVIDIA: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -80,6 +88,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.agent": (
         *LEAVES,
         PROCESSES,
+        INTERPRETERS,
+        NVIDIA,
         # One definition of Order and Result on both sides: docs/decisions/001.
         *(
             f"orchestrator.core.{part}"
@@ -89,7 +99,10 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         # The session's layout, how its checkpoints are committed, and what the uplink beside it says.
         *(f"orchestrator.session.{part}" for part in ("committing", "layout", "words")),
         # How the probe tells devices apart.
-        *(f"orchestrator.core.{part}" for part in ("accelerators", "gpu_names")),
+        *(
+            f"orchestrator.core.{part}"
+            for part in ("accelerators", "gpu_names", "gpu_use", "own_accelerators")
+        ),
     ),
     # It runs beside the training, and finds there who handles a signal.
     "orchestrator.notebook": (
@@ -100,7 +113,16 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.agent.family",
     ),
     "orchestrator.session": (*PURE, DISK),
-    "orchestrator.platforms": (*PURE, "orchestrator.catalog", "orchestrator.session", DISK, PROCESSES),
+    "orchestrator.platforms": (
+        *PURE,
+        "orchestrator.catalog",
+        "orchestrator.session",
+        DISK,
+        PROCESSES,
+        INTERPRETERS,
+        "orchestrator.pythons",
+        NVIDIA,
+    ),
     "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
     "orchestrator.uplink": (
         *PURE,
@@ -116,7 +138,9 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
     "orchestrator.sending": PURE,
-    "orchestrator.freeze": (*PURE, DISK),
+    "orchestrator.fetching": (*PURE, DISK),
+    # What was fetched is staged from the cache.
+    "orchestrator.freeze": (*PURE, DISK, "orchestrator.fetching.cache", "orchestrator.fetching.sources"),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
     "orchestrator.ledger": (*PURE, DISK),
@@ -173,6 +197,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
 STANDARD_LIBRARY_ONLY = (
     DISK,
     PROCESSES,
+    INTERPRETERS,
+    "orchestrator.pythons",
     "orchestrator.errors",
     "orchestrator.clock",
     "orchestrator.core",

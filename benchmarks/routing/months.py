@@ -20,7 +20,8 @@ from orchestrator.core.estimate import interval_seconds, save_seconds
 from orchestrator.core.event import TurnedAway
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.lifetimes import LIFETIMES_MAX, Lifetime, summed
-from orchestrator.core.offer import Lifetimes, Offer
+from orchestrator.core.offer import Lifetimes, Offer, Traits
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.run import RunRecord, apply
 from orchestrator.core.speed import MACHINE_SIGMA, Measurement
 from orchestrator.engine.market import Market
@@ -280,7 +281,7 @@ class Month:
         trained = max(0.0, seconds - offer.traits.setup_seconds)
         if trained > 60.0:
             rate = story.arrival.rates[stay.place[1]] * math.exp(story.noise.gauss(0.0, MACHINE_SIGMA / 2))
-            profile = story.arrival.job.profile(stay.place[1])
+            profile = profile_of(story.arrival.job, Offer(*stay.place, Traits()))
             assert profile is not None
             measured = Measurement(stay.place[1], profile.precision, 8, rate, trained, self.now)
             story.measured = (*story.measured, measured)

@@ -1,3 +1,4 @@
+import json
 import os
 import signal
 import sys
@@ -19,9 +20,13 @@ if resume := os.environ.get("ORCHESTRATOR_RESUME_FROM"):  # 5
     optimizer.load_state_dict(moments)  # 8
 for step in range(done + 1, total + 1):
     x = torch.randn(32, 8, generator=torch.Generator().manual_seed(step))  # data: a function of the step
-    (model(x) - x.sum(1, keepdim=True)).square().mean().backward()
+    loss = (model(x) - x.sum(1, keepdim=True)).square().mean()
+    loss.backward()
     optimizer.step()
     optimizer.zero_grad()
+    if step % 50 == 0 and (progress := os.environ.get("ORCHESTRATOR_PROGRESS")):  # a
+        with Path(progress).open("a") as file:  # b
+            file.write(json.dumps({"step": step, "metrics": {"loss": loss.item()}}) + "\n")  # c
     if stop or step % 500 == 0 or step == total:  # 9
         building = folder / f".tmp-step-{step}"  # 10
         building.mkdir(parents=True, exist_ok=True)  # 11

@@ -16,15 +16,16 @@ _PIPEFAIL = "if (set -o pipefail) 2>/dev/null; then set -o pipefail; fi"  # not 
 _IN_SCRIPT = re.compile(r"""(?:(?<=\s)-{1,2}[\w.-]+(?:=|\s+))?["']?\{resume\}["']?""")
 
 
-def executed(order: Order, resume: str | None) -> tuple[str, ...]:
+def executed(order: Order, resume: str | None, python: str | None = None) -> tuple[str, ...]:
     """The program and its arguments. `resume` is the path of what to resume; None: there is nothing.
+    `python` runs a notebook; None: ours does.
 
     A script stops at the first command that fails, also in the middle of a pipe.
     """
     if not order.shell:
         command = with_resume(order.command, resume)
         is_notebook = notebook.of_command(command) is not None
-        return (sys.executable, "-m", notebook.RUNNER, *command) if is_notebook else command
+        return (python or sys.executable, "-m", notebook.RUNNER, *command) if is_notebook else command
     [script] = order.command
     script = _in_script(script, resume)
     if shutil.which("bash") is not None:

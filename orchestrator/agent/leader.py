@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -17,9 +17,10 @@ from orchestrator.agent import family
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.guardian import MARK, Guardian
 from orchestrator.agent.requirements import Site
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.order import Order
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.processes import SESSION
+from orchestrator.session.layout import PROGRAMS
 
 _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
@@ -34,15 +35,16 @@ def environment(
     resume: Path | None,
     deadline: float | None,
     site: Site | None = None,
+    python: str | None = None,
 ) -> dict[str, str]:
     """The command's environment variables.
 
     The contract's variables and the pinned thread counts win over the job's. The job's win over those that
-    the agent was started with. `deadline` is in unix seconds; `site` holds the job's requirements.
+    the agent was started with. `deadline` is in unix seconds; `site` holds the job's requirements. `python`:
+    the user's own, whose programs PATH begins with; None: ours.
     """
     variables = {name: value for name, value in inherited.items() if not name.startswith("ORCHESTRATOR_")}
-    programs = [str(Path(sys.executable).parent), *([str(site.scripts)] if site is not None else [])]
-    variables["PATH"] = ":".join([*programs, inherited.get("PATH", os.defpath)])
+    variables["PATH"] = _programs(folder, inherited.get("PATH", os.defpath), site, python)
     variables |= dict(order.env) | {name: secrets[name] for name in order.secrets}
     packages = str(site.packages) if site is not None else ""
     paths = [str(folder.source), packages, str(folder.agent), variables.get("PYTHONPATH", "")]
@@ -53,8 +55,11 @@ def environment(
         "ORCHESTRATOR_SAVE_REQUEST": str(folder.save_request),
         "ORCHESTRATOR_PROGRESS": str(folder.progress),
         "ORCHESTRATOR_ACCELERATOR": order.accelerator,
+        "ORCHESTRATOR_RUN": order.run,
+        "ORCHESTRATOR_SESSION_NAME": order.session,
         MARK: incarnation,
     }
+    _one_curve(order, variables, {*dict(order.env), *order.secrets})
     if SESSION in inherited:
         variables[SESSION] = inherited[SESSION]  # so that the platform finds processes that outlive the agent
     if order.secrets:
@@ -63,7 +68,7 @@ def environment(
         variables["ORCHESTRATOR_RESUME_FROM"] = str(resume)
     if deadline is not None:
         variables["ORCHESTRATOR_DEADLINE"] = f"{deadline:.3f}"
-    row = catalogue.get(order.accelerator)
+    row = row_of(order)
     peak = None if row is None else row.peak_flops.get(order.precision)
     if peak is not None:
         variables["ORCHESTRATOR_PEAK_FLOPS"] = f"{peak:.6g}"
@@ -72,6 +77,27 @@ def environment(
     if order.threads is not None:
         variables |= dict.fromkeys(_THREADS, str(order.threads))
     return variables
+
+
+def _programs(folder: Folder, path: str, site: Site | None, python: str | None) -> str:
+    """PATH: the interpreter's own programs, then those of the job's requirements, then the others."""
+    added = [] if site is None else [str(site.scripts)]
+    if python is None:
+        return ":".join([str(Path(sys.executable).parent), *added, path])
+    folders = path.split(":")
+    own = {str(Path(python).parent), str(folder.root / PROGRAMS)}
+    first = next((at for at, each in enumerate(folders) if each not in own), len(folders))
+    return ":".join([*folders[:first], *added, *folders[first:]] if first else [*folders, *added])
+
+
+def _one_curve(order: Order, variables: dict[str, str], given: Collection[str]) -> None:
+    """Makes W&B continue the run's one curve in every session, except where the job has `given` a value; an
+    empty one takes the variable away. An id that the agent was started with is of something else."""
+    for name, value in (("WANDB_RUN_ID", order.run), ("WANDB_RESUME", "allow")):
+        if name not in given:
+            variables[name] = value
+        elif not variables[name]:  # W&B refuses an empty id
+            del variables[name]
 
 
 class Leader:

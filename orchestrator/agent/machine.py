@@ -13,25 +13,26 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.core.order import Order
+from orchestrator.interpreters import Interpreter
 
 _VERSION_BYTES_MAX = 100  # it goes into every manifest
 _VECTOR = re.compile(r"sse\w*|ssse3|avx\w*|fma\w*|f16c|amx\w*|bmi\d|asimd\w*|sve\w*|neon")
 
 
-def fingerprint(order: Order, python_path: str = "") -> dict[str, str]:
+def fingerprint(order: Order, python_path: str = "", python: Interpreter | None = None) -> dict[str, str]:
     """What must be equal for a bitwise resume (docs/training-contract.md#what-resume-promises).
 
     The versions of packages come from their metadata, without importing them. `python_path` is the command's
-    PYTHONPATH, whose packages it finds first.
+    PYTHONPATH, whose packages it finds first. `python` runs the command; None: ours does.
     """
-    folders = [*filter(None, python_path.split(":")), *sys.path]
+    folders = [*filter(None, python_path.split(":")), *(sys.path if python is None else python.folders)]
     return {
         "accelerator": order.accelerator,
         "devices": str(order.devices),
         "micro_batch": str(order.micro_batch),
         "precision": order.precision.value,
         "threads": "" if order.threads is None else str(order.threads),
-        "python": platform.python_version(),
+        "python": platform.python_version() if python is None else python.version_text,
         "torch": _version("torch", folders),
         "numpy": _version("numpy", folders),
         "instruction_set": instruction_set(_read(Path("/proc/cpuinfo"))),

@@ -6,6 +6,7 @@ command that does not. Decides no times and no outcome: `plan` and `classify` do
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Mapping
 
@@ -17,19 +18,24 @@ from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.agent.gathering import CHECKPOINTS, Stamp
+from orchestrator.agent.gpu_meter import GpuMeter, own_gpus
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
 from orchestrator.agent.overlooked import overlooked
 from orchestrator.agent.plan import Costs
+from orchestrator.agent.probe import GIVEN
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
 from orchestrator.agent.watching import Watcher
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.job import OnNan
 from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.files import is_full, room_text
+from orchestrator.nvidia import Asker
 from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
@@ -88,6 +94,7 @@ class Monitor:
         self._usage = Usage((folder.work, folder.outbox, folder.shipping), self.clock, settings.disk_period)
         if settings.disk_bytes is not None:
             self._usage.start()
+        self._meter = self._measure_gpus()
         self._stop: Stop | None = None
         self._before_stop, self._asked_at = 0, 0.0
         self._grace_ends = float("inf")
@@ -109,6 +116,20 @@ class Monitor:
         )
         watcher.start()
         return watcher
+
+    def _measure_gpus(self) -> GpuMeter | None:
+        """Starts to sample the session's own GPUs, if it has any."""
+        uuids = own_gpus(os.environ, GIVEN)
+        if not uuids:
+            return None
+
+        def tell(use: GpuUse) -> None:
+            self.report.gpu_use = use
+
+        asker = Asker(seconds=self.settings.gpu_answer)
+        meter = GpuMeter(uuids, asker, self.clock, self.settings.gpu_period, tell)
+        meter.start()
+        return meter
 
     def is_saved(self, path: str) -> bool:
         """Whether a file with this path among the outputs is part of a checkpoint: of what is watched for, or
@@ -153,6 +174,8 @@ class Monitor:
         gone."""
         self.pump.join(_PUMP_SECONDS)
         self._usage.finish()
+        if self._meter is not None:
+            self._meter.finish()
         if self._watcher is not None:
             self._watcher.finish(killed=exit_code < 0 or self._killed)
             self._await(self._watcher)
@@ -179,6 +202,7 @@ class Monitor:
             refused=self._refused,
             diverged=self._diverged(),
             saved_since=self._saved_since(),
+            full=room_text(self.folder.work) if exit_code and is_full(self.folder.work) else "",
             counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)

@@ -14,14 +14,16 @@ from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
-from orchestrator.core.accelerators import Accelerator, catalogue
-from orchestrator.core.gpu_names import accelerator_of, several
+from orchestrator.core.accelerators import Accelerator
+from orchestrator.core.gpu_names import may_be
 from orchestrator.core.job import Kind
 from orchestrator.core.order import Order
+from orchestrator.core.own_accelerators import row_of
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
 _PATIENCE = 120.0  # seconds: an idle driver initialises every GPU at the first query
+GIVEN = "ORCHESTRATOR_GPUS"  # the UUIDs of the session's GPUs, if its platform names them; empty: none
 _GOOGLE = "0x1ae0"
 _TPUS = {
     "0x0027": "tpu-v3",
@@ -37,6 +39,13 @@ class Substituted(Exception):
     """The machine does not have the accelerator of the order; the message names both."""
 
 
+def assigned(variables: Mapping[str, str]) -> dict[str, str]:
+    """Variables that show the command the GPUs that its platform gave this session, and no other. They win
+    over the job's own. Empty where the platform gives none by name."""
+    given = variables.get(GIVEN)
+    return {} if given is None else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": given}
+
+
 def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
     """Raises Substituted unless this machine has at least `order.devices` devices of the order's accelerator.
 
@@ -45,7 +54,9 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
     `variables`. `root` is the folder that holds /sys and /dev. May take seconds. Kaggle may give another
     machine without an error (docs/references/kaggle.md#accelerators).
     """
-    row = catalogue[order.accelerator]
+    row = row_of(order)
+    if row is None:
+        raise Substituted(f"this agent does not know the accelerator {order.accelerator}")
     if row.kind is Kind.GPU:
         return _check_gpus(order, row, variables)
     if row.kind is Kind.TPU:
@@ -55,18 +66,13 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
 
 def _check_gpus(order: Order, row: Accelerator, variables: Mapping[str, str]) -> dict[str, str]:
     names, trouble = _gpus(variables)
-    fitting = [number for number, name in enumerate(names) if _is(name, row)]
+    fitting = [number for number, name in enumerate(names) if may_be(name, row)]
     if len(fitting) < order.devices:
         raise _substituted(order, _counted(names) or f"no GPU{trouble}")
     if len(names) == order.devices:
         return {}
     seen = ",".join(map(str, fitting[: order.devices]))
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seen}  # nvidia-smi's order
-
-
-def _is(name: str, row: Accelerator) -> bool:
-    single = accelerator_of(name)
-    return single is not None and several(single, row.devices) == row.name
 
 
 def _gpus(variables: Mapping[str, str]) -> tuple[list[str], str]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds, wire
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import AgentStatus, Result
 from orchestrator.session.layout import RESULT, STATUS
@@ -57,6 +58,7 @@ class Report:
         self.checkpoint_step: int | None = None
         self.save_seconds: float | None = None
         self.unshipped_seconds: float | None = None
+        self.gpu_use: GpuUse | None = None
 
     def warn(self, text: str) -> bool:
         """Adds a warning once; returns whether it is new."""
@@ -118,4 +120,5 @@ class Report:
             deadline=None if self.clocks is None else self.clocks.deadline(),
             warnings=self._warnings,
             unshipped_seconds=self.unshipped_seconds,
+            gpu_use=self.gpu_use,
         )

@@ -29,6 +29,7 @@ from pathlib import Path
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
+from orchestrator.interpreters import Interpreter
 
 # Built for the platform's driver and for each other: another version of one breaks the rest.
 _KEPT = frozenset({
@@ -88,9 +89,10 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Site:
-    """The virtual environment of the job's packages."""
+    """The virtual environment of the job's packages. `version` of its Python; None: ours."""
 
     root: Path
+    version: tuple[int, ...] | None = None
 
     @property
     def python(self) -> Path:
@@ -112,6 +114,8 @@ class Site:
 
     @property
     def packages(self) -> Path:
+        if self.version is not None:
+            return self.root / "lib" / f"python{self.version[0]}.{self.version[1]}" / "site-packages"
         base = str(self.root)
         return Path(sysconfig.get_path("purelib", "venv", vars={"base": base, "platbase": base}))
 
@@ -134,19 +138,22 @@ class Installation:
         *,
         lock: str | None = None,
         tpu: bool = False,
+        site: Site | None = None,
+        python: Interpreter | None = None,
+        uv: str | None = None,
     ) -> Installation:
         """Starts pip on `path`, in the folder of the unpacked bundle that holds both `path` and `lock`.
 
+        `site`: where to install, by default in the session's folder. `python`: the interpreter that the
+        training runs with, and all its packages; None: ours. `uv`: the program, for a Python without pip.
         `tpu`: the order is for a TPU. pip follows pip.conf and PIP_*, and keeps to the versions of `lock`.
         `variables` must carry the guardian's mark, so that pip dies with the session. Raises Failed, OSError.
         """
         listed = folder.source / path
         if not listed.is_file():
             raise Failed(f"the source has no {path}, which the order names as its requirements")
-        site = Site(folder.work / "site")
-        venv.EnvBuilder(symlinks=True).create(site.root)
-        (site.packages / "_platform.pth").write_text(_seen())
-        there = [(found.metadata["Name"], found.version) for found in metadata.distributions()]
+        site = site or Site(folder.work / "site")
+        there = _made(site, python)
         locked = None if lock is None else _read_lock(folder.source / lock)
         if tpu and locked is not None:
             there = without_other_back_end(locked, there)
@@ -154,14 +161,15 @@ class Installation:
         constraint = site.root / "constraints.txt"
         log.say(f"installing {path}; kept from the platform: {', '.join(kept) or 'nothing'}")
         # -I: the job's source and its PYTHONPATH must not come before pip's own modules
-        python = (str(site.python), "-I", "-u")
-        install = [*python, *_PIP, "--log", str(site.pip_log), "-r", str(listed), "-c", str(constraint)]
+        start = (str(site.python), "-I", "-u")
+        install = [*start, *_PIP, "--log", str(site.pip_log), "-r", str(listed), "-c", str(constraint)]
         command = install
         if locked is not None:
             needed = missing(locked, there)
             log.say(f"{lock}: {len(needed)} packages to fetch, each pinned and checked by its hashes")
             kept += pins(locked, there)
-            command = ["/bin/sh", "-c", _in_two_steps(site, python, locked, needed, install)]
+            command = ["/bin/sh", "-c", _in_two_steps(site, start, locked, needed, install)]
+        command = _with_pip(site, there, command, uv) if python is not None else command
         constraint.write_text("".join(f"{line}\n" for line in kept))
         process = subprocess.Popen(
             command,
@@ -195,6 +203,36 @@ class Installation:
         except OSError:
             return False
         return any(_NOT_FETCHED in line and _CUT_OFF.search(line) for line in lines)
+
+
+def _made(site: Site, python: Interpreter | None) -> list[tuple[str, str]]:
+    """Makes the virtual environment, which sees all packages of the interpreter. Returns these."""
+    if python is None:
+        venv.EnvBuilder(symlinks=True).create(site.root)
+        (site.packages / "_platform.pth").write_text(_seen(sys.path))
+        return [(found.metadata["Name"], found.version) for found in metadata.distributions()]
+    made = subprocess.run(
+        [python.path, "-I", "-m", "venv", "--symlinks", "--without-pip", str(site.root)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    if made.returncode:
+        said = made.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise Failed(f"{python.path} -m venv failed: {said[0]}")
+    (site.packages / "_platform.pth").write_text(_seen(python.folders))
+    return list(python.packages.items())
+
+
+def _with_pip(site: Site, there: list[tuple[str, str]], command: list[str], uv: str | None) -> list[str]:
+    """The command after pip itself, for an environment without it, such as one that uv made."""
+    if any(_normal(name) == "pip" for name, _ in there):
+        return command
+    ways = [f"{shlex.quote(str(site.python))} -I -m ensurepip >/dev/null 2>&1"]
+    if uv is not None:
+        ways.append(shlex.join([uv, "pip", "install", "--quiet", "--python", str(site.python), "pip"]))
+    return ["/bin/sh", "-c", f"{{ {' || '.join(ways)}; }} && exec {shlex.join(command)}"]
 
 
 def masked(line: str) -> str:
@@ -299,11 +337,11 @@ def _normal(name: str | None) -> str:
     return re.sub(r"[-_.]+", "-", name or "").lower()
 
 
-def _seen() -> str:
-    """Lines of a .pth file that show a virtual environment every folder this interpreter imports from,
+def _seen(path: Iterable[str]) -> str:
+    """Lines of a .pth file that show a virtual environment every folder that an interpreter imports from,
     including their own .pth files. Unlike `--system-site-packages`, this also works inside a virtual
     environment."""
-    folders = [path for path in sys.path if path and Path(path).is_dir()]
+    folders = [each for each in path if each and Path(each).is_dir()]
     return "".join(f"import site; site.addsitedir({path!r})\n" for path in folders)
 
 

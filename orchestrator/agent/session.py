@@ -17,7 +17,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from orchestrator.agent import gathering, keeping, machine, plan, probe, restore
+from orchestrator import interpreters
+from orchestrator.agent import environments, gathering, keeping, machine, plan, probe, restore
 from orchestrator.agent.classify import Stop
 from orchestrator.agent.commanding import executed
 from orchestrator.agent.companion import Companion, key_in, secrets_in
@@ -30,11 +31,13 @@ from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock, SystemClock
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Kind
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import NO_ROOM, room_text
+from orchestrator.interpreters import Interpreter
 from orchestrator.session.layout import LOG
 
 ALREADY_CLAIMED = 4
@@ -46,12 +49,13 @@ T = TypeVar("T")
 
 class Over(Exception):
     """The session ends before the command starts. Carries the outcome, the reason, and the end of the output
-    that led to it."""
+    that led to it. `hopeless`: another session here would end in the same way."""
 
-    def __init__(self, outcome: Outcome, message: str, tail: str = "") -> None:
+    def __init__(self, outcome: Outcome, message: str, tail: str = "", *, hopeless: bool = False) -> None:
         super().__init__(message)
         self.outcome = outcome
         self.tail = tail
+        self.hopeless = hopeless
 
 
 def live(folder: Folder, settings: Settings) -> int:
@@ -80,6 +84,7 @@ class Session:
         self.settings = settings
         self.started = _started(clock)
         self.stop_signal = False
+        self._installing = environments.given(os.environ)
         self.monitor: Monitor | None = None
         self.uplink: Companion | None = None
         self.log = Log(folder.outbox / LOG, clock, settings.log_segment_bytes, settings.log_total_bytes)
@@ -96,7 +101,8 @@ class Session:
             guardian = Guardian.start(self.incarnation)  # a fork, so before any thread
             result = self._steps(guardian)
         except Over as over:
-            result = replace(self._result(over.outcome, str(over)), tail=over.tail or self.log.tail())
+            tail = over.tail or self.log.tail()
+            result = replace(self._result(over.outcome, str(over)), tail=tail, hopeless=over.hopeless)
         except Exception:  # noqa: BLE001 - the engine must hear of every failure
             tail = self.log.mask.text(traceback.format_exc())[-8192:]
             result = replace(
@@ -118,7 +124,8 @@ class Session:
     def _steps(self, guardian: Guardian) -> Result:
         # First, so that no failure leaves them on the disk.
         given, parcel, values = self._take_store(), self._take_parcel(), self._take_secrets()
-        self._hide(Mask([*values.values(), *secrets_in(given or b""), *key_in(parcel or b"")]))
+        logins = environments.logins(self._installing)
+        self._hide(Mask([*values.values(), *logins, *secrets_in(given or b""), *key_in(parcel or b"")]))
         self.report.beat("starting")
         order = self._read_order()
         clocks = Clocks(self.clock, self.started, self._budget(order))
@@ -136,14 +143,18 @@ class Session:
         if parcel is not None:
             self._beside("fetching", clocks, self._fetch)
         resume = self._beside("restoring", clocks, lambda: self._restore(order))
-        site = self._install(order, values, clocks)
+        python = self._beside("starting", clocks, self._python)
+        site = self._install(order, values, clocks, python)
         oom_kills = machine.oom_kills()
-        variables = self._variables(order, values, clocks, resume, site) | devices
+        variables = (
+            self._variables(order, values, clocks, resume, site) | devices | probe.assigned(os.environ)
+        )
         begun = f"resuming at step {order.resume_step}" if order.resume else "from the beginning"
         self.log.say(f"training starts, {begun}")
         before = dict(gathering.files_in(self.folder.source))
-        command = executed(order, None if resume is None else self._shown(resume))
-        environment = machine.fingerprint(order, variables["PYTHONPATH"])
+        shown = None if resume is None else self._shown(resume)
+        command = executed(order, shown, self.settings.python)
+        environment = machine.fingerprint(order, variables["PYTHONPATH"], python)
         leader = Leader.start(self.folder, order, command, variables, guardian)
         self.monitor = Monitor(
             self.folder, order, self.incarnation, environment, clocks, leader, self.log, self.report,
@@ -258,14 +269,36 @@ class Session:
         except probe.Substituted as error:
             raise Over(Outcome.NO_CAPACITY, str(error)) from error
 
-    def _install(self, order: Order, values: dict[str, str], clocks: Clocks) -> Site | None:
+    def _python(self) -> Interpreter | None:
+        """The user's own Python, if the training runs with one."""
+        if self.settings.python is None:
+            return None
+        try:
+            found = interpreters.ask(self.settings.python)
+        except interpreters.Unusable as error:
+            message = f"the Python of this run does not work: {error}; {interpreters.ADVICE}"
+            raise Over(Outcome.CRASHED, message, hopeless=True) from error
+        torch = f", torch {found.torch}" if found.torch else ", no torch"
+        self.log.say(f"the training's Python: {found.path}, {found.version_text}{torch}")
+        return found
+
+    def _install(
+        self, order: Order, values: dict[str, str], clocks: Clocks, python: Interpreter | None
+    ) -> Site | None:
         """Requirements that cannot be fetched end the session as LOST, so that the run continues elsewhere.
         LOST is counted: a job whose index cannot be reached anywhere fails in the end, with this message."""
         if not self.settings.requirements or order.requirements is None:
             return None
         variables = self._variables(order, values, clocks, resume=None, site=None)
+        own = self.settings.environments
         try:
-            row = catalogue.get(order.accelerator)
+            if python is not None and own is not None:
+                return environments.installed(
+                    self.folder, order, python, self._installing | variables, self.log, self.clock,
+                    into=Path(own), uv=self.settings.uv,
+                    beside=lambda work: self._beside("installing", clocks, work),
+                )  # fmt: skip
+            row = row_of(order)
             pip = Installation.begin(
                 self.folder, order.requirements, variables, self.log, lock=order.requirements_lock,
                 tpu=row is not None and row.kind is Kind.TPU,
@@ -273,9 +306,8 @@ class Session:
             return self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
-                raise Over(
-                    Outcome.CRASHED, f"the requirements failed to install: {error}", error.tail
-                ) from error
+                failed = f"the requirements failed to install: {error}"
+                raise Over(Outcome.CRASHED, failed, error.tail, hopeless=own is not None) from error
             offline = "" if order.internet else " (the job has no internet: set needs.internet)"
             message = f"the requirements could not be fetched{offline}: {error}"
             raise Over(Outcome.LOST, message, error.tail) from error
@@ -294,7 +326,8 @@ class Session:
         except CorruptCheckpoint as error:
             raise Over(Outcome.LOST, f"staged checkpoint corrupt: {error}") from error
         except OSError as error:
-            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}") from error
+            full = f"; {room_text(self.folder.work)} is full" if error.errno in NO_ROOM else ""
+            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}{full}") from error
 
     def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:
         """Does the work in a thread while the heartbeat goes on. A stop or the budget's end interrupts it."""
@@ -342,6 +375,7 @@ class Session:
             resume=resume,
             deadline=left,
             site=site,
+            python=self.settings.python,
         )
 
     def _shown(self, resume: Path) -> str:

@@ -19,6 +19,7 @@ class Settings:
     before `stall_floor`. Until the first step (imports, compilation, downloads) the limit is `first_step`. A
     command that reports no steps may be silent up to `silent`, as long as it computes: its processor time is
     looked at every `usage`.
+    GPUs: every `gpu_period` the agent asks how busy they are, and waits `gpu_answer` for the answer.
     `grace` is the time the command has to save when it is asked to stop before any deadline, `stall_grace`
     the time after a stall.
     Watching: what the command saves by itself is taken once it has not changed for `settle`. Every `scan` the
@@ -31,11 +32,16 @@ class Settings:
     at most `uplink_end`; if it was asked to stop, only until nothing has been sent for `uplink_stop`.
     Before the training it waits for what the uplink fetches, until nothing has come for `uplink_fetch`.
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
-    installs the job's requirements.
+    installs the job's requirements. `python`: the interpreter that the training runs with, whose programs are
+    in PATH already; None: the agent's own. `environments`: where requirements that are installed for it are
+    kept for later sessions, `uv` the program that installs pip where it is missing.
     """
 
     probe: bool = False
     requirements: bool = False
+    python: str | None = None
+    environments: str | None = None
+    uv: str | None = None
     tick: float = 0.1
     heartbeat: float = 1.0
     save_floor: float = 60.0
@@ -49,6 +55,8 @@ class Settings:
     first_step: float = 1800.0
     silent: float = 6 * 3600.0
     usage: float = 30.0
+    gpu_period: float = 10.0
+    gpu_answer: float = 10.0
     grace: float = 120.0
     stall_grace: float = 15.0
     commit_retry: float = 10.0

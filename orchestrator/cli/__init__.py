@@ -19,6 +19,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     unavailable.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
+    if arguments[:1] == ["complete"]:
+        from orchestrator.cli.candidates import print_names
+
+        return print_names(arguments[1:])
     from orchestrator.cli import starting
 
     starting.begun(quiet="--json" in arguments)

@@ -35,7 +35,7 @@ COMMANDS = (
     Command("init", "look at this machine and write the config, or add a store to it", "setting_up:init",
             (o.NEW_STORE, o.FORCE, *o.STORE_OPTIONS)),
     Command("doctor", "check what works, what is missing, and how to fix it", "doctoring:doctor",
-            (o.NAMES, o.CLEAN, o.DISCARD, o.LIVE, o.LONG, o.YES)),
+            (o.NAMES, o.CLEAN, o.DISCARD, o.LIVE, o.LONG, o.MEASURE, o.YES)),
     Command(
         "submit",
         "freeze a job and its source, and run it, or register its schedule",
@@ -44,15 +44,22 @@ COMMANDS = (
     ),
     Command("new", "write a first job file for a script or notebook", "drafting:new",
             (o.SCRIPT, o.DRAFT, o.REPLACE)),
+    Command("examples", "list small examples, or copy one into a folder", "examples:examples",
+            (o.EXAMPLE, o.EXAMPLE_INTO)),
     Command("rehearse", "train a few steps here, stop, kill and resume them, and compare",
             "rehearsing:rehearse", (o.JOB, *o.REHEARSAL)),
     Command("plan", "show when every run is expected to run and to end, or where a job would run",
-            "outlooking:plan", (o.ANY_JOB, o.PLATFORM, o.DEADLINE)),
-    Command("ps", "list the runs", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER)),
+            "outlooking:plan", (o.ANY_JOB, o.PLATFORM, o.DEADLINE, o.ON)),
+    Command("ps", "list the runs", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WATCH, o.WIDE)),
+    Command("list", "the same as `ps`", "listing:ps", (o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WATCH, o.WIDE)),
+    Command("status", "the same as `ps`, or as `show RUN`", "listing:status",
+            (o.OF_RUN, o.ALL, o.IN_STORE, o.LIMIT, o.AFTER, o.WATCH, o.WIDE)),
     Command("show", "show everything about one run", "showing:show", (o.RUN, o.FOLLOW)),
     Command("why", "explain why a run is where it is: its story and its route", "showing:why", (o.RUN,)),
     Command("logs", "show a run's output as one stream of all its sessions, or the controller's log",
             "logs:logs", (o.OF_RUN, o.FOLLOW, o.TAIL), (o.RAW, o.CONTROLLER)),
+    Command("curves", "draw a run's metrics over all its sessions, or write them to a file", "curves:curves",
+            (o.RUN, *o.CURVES)),
     Command("cancel", "end a run and keep its checkpoints", "wishing:cancel", (o.RUN, o.DISCARD)),
     Command("hold", "save, end the session, and wait for `release`", "wishing:hold", (o.RUN, o.DISCARD)),
     Command("release", "continue a held run", "wishing:release", (o.RUN, o.DISCARD)),
@@ -77,6 +84,8 @@ COMMANDS = (
     Command("quota", "show what is left of each quota and what used the rest", "quota:quota", (o.NAME,)),
     Command("prune", "remove what is no longer needed; asks first", "pruning:prune",
             (o.DRY_RUN, o.YES, o.OLDER_THAN, o.KEEP, o.CHECKPOINTS, o.HISTORY, o.UNKNOWN)),
+    Command("rm", "remove runs that are over, with their checkpoints; asks first", "removing:rm",
+            (o.THESE_RUNS, o.KEEP_CHECKPOINTS, o.DRY_RUN, o.YES)),
     Command("backup", "write the state into one file, while everything goes on", "backing_up:backup",
             (o.BACKUP_TO, o.IN_HOME)),
     Command("restore", "bring a backup into an empty home; asks first", "backing_up:restore",
@@ -93,7 +102,7 @@ COMMANDS = (
     Command("service", "run the controller as a service of this machine", "service:service",
             parts=(
         Command("install", "write the unit, enable it and start it", "service:service",
-                (o.STANDBY, o.PRINT, o.SYSTEM)),
+                (o.STANDBY, o.PRINT), (o.SYSTEM, o.LAUNCHD)),
         Command("uninstall", "stop it and remove the unit; sessions continue", "service:service"),
         Command("status", "show whether it is installed, runs and survives a reboot", "service:service"),
     )),
@@ -102,9 +111,23 @@ COMMANDS = (
     Command("up", "run the controller", "controlling:up", (), (o.DETACH, o.UNTIL_IDLE, o.STANDBY)),
     Command("down", "stop the controller; sessions continue", "controlling:down"),
     Command("health", "succeed while the controller ticks or a standby waits; for probes", "health:health"),
-    Command("schema", "print the o.JSON Schema of jobs, for editors", "editors:schema"),
-    Command("completion", "print a completion script for your shell", "editors:completion", (o.SHELL,)),
+    Command("schema", "print the JSON Schema of jobs, for editors", "editors:schema"),
+    Command("help", "show the commands, or how one is used", "helping:help_of", (o.WORDS,)),
+    Command("completion", "print a completion script for your shell", "editors:completion",
+            (o.SHELL, o.INSTALL)),
+    Command("uninstall", "list what stays behind without this program; remove some of it if you agree",
+            "uninstalling:uninstall", (o.DRY_RUN, o.YES, o.PURGE)),
 )  # fmt: skip
+
+# What other programs call these.
+MEANT = {
+    "ls": "'ps'", "top": "'ps --watch'", "watch": "'ps --watch'", "jobs": "'ps'", "runs": "'ps'",
+    "queue": "'ps'", "info": "'show'", "describe": "'show'", "tail": "'logs'", "run": "'submit'",
+    "start": "'submit' or 'up'", "stop": "'hold', 'cancel' or 'down'", "kill": "'cancel'",
+    "delete": "'rm'", "remove": "'rm'", "clean": "'prune'", "pause": "'hold'",
+    "resume": "'release' or 'retry'", "restart": "'retry'", "download": "'pull'", "explain": "'why'",
+    "check": "'doctor'",
+}  # fmt: skip
 
 
 class Parser(argparse.ArgumentParser):
@@ -161,7 +184,8 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     word = _command_word(arguments)
     names = [command.name for command in COMMANDS]
     if word is not None and word not in names:
-        raise InputError(f"unknown command {word!r}; {did_you_mean(word, names)}see `orchestrator --help`")
+        hint = f"did you mean {MEANT[word]}? " if word in MEANT else did_you_mean(word, names)
+        raise InputError(f"unknown command {word!r}; {hint}see `orchestrator --help`")
     options, unknown = made.parse_known_args(arguments)
     if unknown:
         what = "option" if unknown[0].startswith("-") else "argument"

@@ -18,8 +18,9 @@ from orchestrator.client import Client
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.errors import OrchestratorError, Remedy, remedy
+from orchestrator.files.room import NO_ROOM, is_full, room_text
 
-FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+FULL = NO_ROOM
 
 
 class Exit(IntEnum):
@@ -82,14 +83,17 @@ def worst(remedies: Iterable[Remedy]) -> Exit:
     return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in found), Exit.OK)
 
 
-def os_error_text(error: OSError) -> str:
-    """An error of this machine's own files in words, with what to do next."""
+def os_error_text(error: OSError, home: Path | None = None) -> str:
+    """An error of this machine's own files in words, with what to do next. A write that failed names no file:
+    then it is the disk of the `home` if that is full."""
     what = error.strerror or str(error)
     where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
     if error.errno in FULL:
+        near = Path(os.fsdecode(error.filename)) if where else home if home and is_full(home) else None
+        disk = room_text(near) if near is not None else "the disk"
         return (
-            f"the disk is full{where}: nothing is lost; free some space and try again (`orchestrator prune` "
-            "shows what is no longer needed)"
+            f"{disk} is full{where}: nothing is lost; free some space and try again (`orchestrator rm` "
+            "removes runs that are over, `orchestrator prune` shows what is no longer needed)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a writable folder"

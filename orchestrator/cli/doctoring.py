@@ -1,11 +1,11 @@
 """`doctor`: what works here, what is missing, and how to fix it.
 
-`cleaning` handles `--clean`, and `trying` handles `--live`.
+`cleaning` handles `--clean`, `trying` handles `--live`, and `measuring` handles `--measure`.
 """
 
 from __future__ import annotations
 
-from orchestrator.cli import cleaning, trying
+from orchestrator.cli import cleaning, measuring, trying
 from orchestrator.cli.call import EXITS, Call, os_error_text, worst
 from orchestrator.client.checkup import CONTENTS, Finding, State
 from orchestrator.errors import InputError
@@ -16,6 +16,8 @@ def doctor(call: Call) -> int:
     _check_options(call)
     if call.options.clean:
         return cleaning.clean(call)
+    if call.options.measure:
+        return measuring.measure_here(call)
     if call.options.live:
         return trying.try_live(call)
     found = tuple(call.client.doctor(call.options.names))
@@ -37,15 +39,16 @@ def doctor(call: Call) -> int:
 def _check_options(call: Call) -> None:
     """Raises InputError for options that only make sense with another."""
     options = call.options
-    if options.clean and options.live:
-        raise InputError("--clean and --live are two things: give one of them")
+    given = [f"--{name}" for name in ("clean", "live", "measure") if getattr(options, name)]
+    if len(given) > 1:
+        raise InputError(f"{' and '.join(given)} are different things: give one of them")
     needs = (
         ("--discard", options.discard, ("--clean",), options.clean),
         ("--long", options.long, ("--live",), options.live),
         ("--yes", options.yes, ("--clean", "--live"), options.clean or options.live),
     )
-    for option, given, others, there in needs:
-        if given and not there:
+    for option, wanted, others, there in needs:
+        if wanted and not there:
             again = call.command("doctor", *options.names, others[0], option)
             raise InputError(f"{option} goes with {' or '.join(others)}: `{again}`")
 

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 
-from orchestrator.cli import arguments
 from orchestrator.cli.call import Call, Exit
-from orchestrator.errors import InputError
 
 
 def schema(call: Call) -> int:
@@ -17,25 +14,29 @@ def schema(call: Call) -> int:
 
 
 def completion(call: Call) -> int:
-    """Prints a completion script. The shell evaluates it, or loads it from a file."""
-    import shtab
+    """Prints the completion scripts of both commands, for the shell to evaluate. With --install it writes
+    them where the shell looks for them."""
+    from orchestrator.cli import completing
 
-    made = arguments.parser()
-    _complete_files(made, shtab.FILE, shtab.DIRECTORY)
-    try:
-        script = shtab.complete(made, call.options.shell)
-    except NotImplementedError as error:
-        raise InputError(f"no completion for {call.options.shell}: {error}") from error
-    call.out.document({"shell": call.options.shell, "script": script})
+    shell, made = call.options.shell, completing.scripts(call.options.shell)
+    if call.options.install:
+        return _install(call, shell, made)
+    script = "\n".join(made.values())
+    call.out.document({"shell": shell, "script": script, "scripts": made})
     if not call.out.as_json:
         print(script)
     return Exit.OK
 
 
-def _complete_files(made: argparse.ArgumentParser, file: object, folder: object) -> None:
-    for action in made._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            for each in action.choices.values():
-                _complete_files(each, file, folder)
-        elif action.metavar in ("JOB", "DIR"):
-            action.complete = file if action.metavar == "JOB" else folder  # type: ignore[attr-defined]
+def _install(call: Call, shell: str, made: dict[str, str]) -> int:
+    from orchestrator.client import shell_files
+
+    paths = shell_files.install(shell, made)
+    also = {
+        "bash": "needs the package bash-completion; a new shell has it",
+        "zsh": f"in ~/.zshrc, before `compinit`:  fpath=({paths[0].parent} $fpath)",
+        "fish": "a new shell has it",
+    }[shell]
+    call.out.document({"shell": shell, "written": [str(path) for path in paths], "next": also})
+    call.out.facts([*(("written", str(path)) for path in paths), ("next", also)])
+    return Exit.OK

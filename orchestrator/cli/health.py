@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 from orchestrator.cli.call import Call, Exit
 from orchestrator.client import health as healths
+from orchestrator.client.attendance import Attendance, attendance
 from orchestrator.client.health import TICK_SECONDS_MAX, Health, State
+from orchestrator.clock import utc_text
+from orchestrator.core.wording import span
 from orchestrator.errors import BackendError
+from orchestrator.files.room import is_full, room_text
 
 if TYPE_CHECKING:
     from orchestrator.client import Owner
@@ -46,23 +50,39 @@ def _trouble(call: Call, found: Health) -> str:
     return f"the controller, {found.owner}, runs but has not ticked for more than {TICK_SECONDS_MAX:.0f} s"
 
 
-def tell_absence(call: Call, owner: Owner | None) -> None:
-    """Warns, beside a view of runs under way, that no controller looks after them and the view may be old."""
-    found = healths.of(call.home, call.clock, owner)
+def tell_first(call: Call, found: Attendance) -> None:
+    """Says on the first line of a view of runs under way that nobody looks after them, and since when."""
+    if text := absence_text(call, found):
+        call.out.wrapped(text, "yellow")
+
+
+def absence_text(call: Call, found: Attendance) -> str:
+    """Why what a view shows may be old; empty if a controller ticks."""
+    now = call.clock.now()
     if found.state is State.ABSENT:
-        again = call.client.health()  # a standby may be about to take over, or have done so
-        if again.owner is not None:
-            return
-        if again.standbys:
-            told = f"no controller is running; a standby is to take over: {again.standbys[0]}"
-            call.out.remark(f"{told}. If this lasts, see what it says")
-            return
+        since = ""
+        if found.since is not None:
+            since = f" since {utc_text(found.since)} ({span(max(0.0, now - found.since))} ago)"
+        if found.standbys:
+            waits = f"a standby is to take over: {found.standbys[0]}"
+            return f"no controller is running{since}; {waits}. If this lasts, see what it says"
         up = call.command("up", "--detach")
-        call.out.remark(
-            f"no controller is running: sessions continue, but nothing new is decided; start one with `{up}`"
-        )
-    elif found.tick_seconds_ago is not None and found.tick_seconds_ago > TICK_SECONDS_MAX:
-        call.out.remark(
-            f"the controller has not ticked for more than {TICK_SECONDS_MAX:.0f} s, so this may be old; "
-            f"for the cause see {call.home.folders.controller_log}"
-        )
+        return f"no controller is running{since}; nothing moves until `{up}`"
+    if found.state is State.FROZEN:
+        ago = f" for {span(now - found.since)}" if found.since is not None else ""
+        if is_full(call.home.path):
+            return (
+                f"the controller has not ticked{ago}, because {room_text(call.home.path)} is full; nothing "
+                f"moves until there is room: `{call.command('prune')}` and `{call.command('rm')}` can help"
+            )
+        log = call.command("logs", "--controller", "--tail", "20")
+        return f"the controller has not ticked{ago}, so this may be old; for the cause see `{log}`"
+    return ""
+
+
+def tell_absence(call: Call, owner: Owner | None) -> None:
+    """Warns, beside what needs a controller, that none is running or that it does not tick."""
+    if healths.of(call.home, call.clock, owner).state in (State.ABSENT, State.FROZEN):
+        found = attendance(call.client)
+        if text := absence_text(call, found):
+            call.out.remark(text)

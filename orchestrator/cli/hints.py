@@ -38,10 +38,13 @@ def next_commands(call: Call, run: str, *given: tuple[str, ...]) -> None:
     ]
     width = max(len(command) for command, _ in lines)
     widest = max(len(meaning) for _, meaning in lines)
-    if call.out.is_terminal and len("next  ") + width + 3 + widest > shutil.get_terminal_size().columns:
+    if call.out.has_width and len("next  ") + width + 3 + widest > shutil.get_terminal_size().columns:
         lines = [(command, "") for command, _ in lines]  # a command that wraps cannot be copied
     call.out.say()
     call.out.facts(
-        ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}".rstrip())
-        for command, meaning in lines
+        (
+            ("next", f"{command.ljust(width)}   {call.out.paint(meaning, 'dim')}".rstrip())
+            for command, meaning in lines
+        ),
+        whole=True,
     )

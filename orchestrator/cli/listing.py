@@ -3,58 +3,134 @@ newest readings."""
 
 from __future__ import annotations
 
-from orchestrator.cli import health
+from dataclasses import dataclass, replace
+
+from orchestrator.cli import health, runs_table
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import clock_text, number_text
+from orchestrator.client.attendance import Attendance, attendance
+from orchestrator.client.health import State
 from orchestrator.client.status import RunStatus
-from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.errors import InputError
 
-REASON_CHARACTERS = 80
-ASLEEP = "asleep"  # how the reason of a run begins that waits for its schedule
 PAGE = 50  # runs on a terminal
 AT_REST = FINAL | {Phase.HELD}  # these phases need no controller
 
 
 def ps(call: Call) -> int:
     """Lists the runs that are not over, or every run with --all; the newest first. With --store it lists the
-    runs that a store has, by name."""
+    runs that a store has, by name; with --watch it does so again and again."""
     if call.options.store:
+        if call.options.watch:
+            raise InputError("--watch shows the runs of this ledger: it takes no --store")
         return _of_store(call, call.options.store)
+    if call.options.watch:
+        from orchestrator.cli import watching_runs
+
+        return watching_runs.watch(call)
+    listed = look(call)
+    call.out.document(document(listed))
+    if call.out.as_json:
+        return Exit.OK
+    say(call, listed)
+    return Exit.OK
+
+
+def say(call: Call, listed: Listed) -> None:
+    """Prints them for people."""
+    if not listed.runs:
+        call.out.say(nothing_text(call))
+        return
+    if listed.is_unattended:
+        health.tell_first(call, listed.attendance)
+    shown = table(call, listed)
+    call.out.table(shown.headers, shown.rows, right=shown.right, spare=shown.spare)
+    if shown.notes:  # below the table: beside so many columns a narrow terminal has no room for them
+        call.out.say()
+        call.out.facts(shown.notes)
+    if listed.more:
+        call.out.remark(more_text(call, listed))
+
+
+def table(call: Call, listed: Listed) -> runs_table.Table:
+    """The runs as a table; with --wide also how busy their GPUs are."""
+    shown = runs_table.table(listed.runs, listed.attendance, listed.now)
+    if not call.options.wide:
+        return shown
+    from orchestrator.cli import gpus  # slow to import, and few lists need it
+
+    rows = tuple((*row, *gpus.cells(each)) for row, each in zip(shown.rows, listed.runs, strict=True))
+    return replace(shown, headers=(*shown.headers, *gpus.HEADERS), rows=rows)
+
+
+def status(call: Call) -> int:
+    """`ps`, or `show` if a run is given."""
+    if call.options.run is None:
+        return ps(call)
+    given = [
+        name for name in ("all", "store", "limit", "after", "watch", "wide") if getattr(call.options, name)
+    ]
+    if given:
+        raise InputError(f"--{given[0]} lists runs: give either a run or --{given[0]}")
+    from orchestrator.cli import showing
+
+    call.options.follow = False
+    return showing.show(call)
+
+
+# --- What is listed ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listed:
+    """The runs at one moment. `more`: there are others behind them; None if there is no limit."""
+
+    runs: tuple[RunStatus, ...]
+    more: bool | None
+    attendance: Attendance
+    now: float
+
+    @property
+    def is_unattended(self) -> bool:
+        """Whether runs wait here for a controller."""
+        return not self.attendance.is_attended and any(each.phase not in AT_REST for each in self.runs)
+
+
+def look(call: Call) -> Listed:
     limit, after = _limit(call), call.options.after
     # One more than is shown, to know whether there are more.
     found = call.client.runs(all=call.options.all, limit=None if limit is None else limit + 1, after=after)
-    more = limit is not None and len(found) > limit
-    found = found[:limit]
-    paged = {} if limit is None else {"more": more}
-    call.out.document({**paged, "runs": [
+    more = None if limit is None else len(found) > limit
+    attended = attendance(call.client) if found else Attendance(State.TICKS)
+    return Listed(found[:limit], more, attended, call.clock.now())
+
+
+def document(listed: Listed) -> dict[str, object]:
+    """The same as JSON."""
+    paged = {} if listed.more is None else {"more": listed.more}
+    attended = listed.attendance
+    control = {"controller": attended.controller, "controller_state": attended.state,
+               "unattended_since": attended.since} if listed.runs else {}  # fmt: skip
+    return {**paged, **control, "runs": [
         {**vars(status), "phase": None if status.unreadable else status.phase,
          "trouble": status.trouble or None, "unreadable": status.unreadable or None}
-        for status in found
-    ]})  # fmt: skip
-    if not found and after is not None:
-        call.out.say(f"there are no more runs behind {after}")
-        return Exit.OK
-    if not found:
-        hidden = not call.options.all and call.client.runs(all=True, limit=1)
-        hint = f"; `{call.command('ps', '--all')}` also lists runs that are over" if hidden else ""
-        call.out.say(f"no run is under way{hint}" if hidden else "there are no runs yet")
-        return Exit.OK
-    headers, now = ("RUN", "PHASE", "STEP", "", "STEPS/S", "LOSS", "LEFT", "WHERE"), call.clock.now()
-    call.out.table(headers, [_row(status, now) for status in found], right=frozenset({2, 3, 4, 5, 6}),
-                   spare=(5, 4, 3, 7))  # fmt: skip
-    notes = [(status.run, note) for status in found if (note := _note(status, now))]
-    if notes:  # below the table: beside eight columns a narrow terminal has no room for them
-        call.out.say()
-        call.out.facts(notes)
-    if more:
-        flags = ("--all",) if call.options.all else ()
-        again = call.command("ps", *flags, "--after", found[-1].run)
-        call.out.remark(f"… and more: `{again}` shows the next, `--limit 0` all")
-    if any(status.phase not in AT_REST for status in found):
-        health.tell_absence(call, call.client.ledgers.owner())
-    return Exit.OK
+        for status in listed.runs
+    ]}  # fmt: skip
+
+
+def nothing_text(call: Call) -> str:
+    """What to say if there is no run to list."""
+    if call.options.after is not None:
+        return f"there are no more runs behind {call.options.after}"
+    if not call.options.all and call.client.runs(all=True, limit=1):
+        return f"no run is under way; `{call.command('ps', '--all')}` also lists runs that are over"
+    return "there are no runs yet"
+
+
+def more_text(call: Call, listed: Listed) -> str:
+    flags = ("--all",) if call.options.all else ()
+    again = call.command("ps", *flags, "--after", listed.runs[-1].run)
+    return f"… and more: `{again}` shows the next, `--limit 0` all"
 
 
 def _limit(call: Call) -> int | None:
@@ -94,51 +170,3 @@ def say_no_runs(call: Call, store: str) -> None:
     """Says that the store has no runs, and why, if it knows."""
     why = call.client.stores.absence(store)
     call.out.say(f"the store {store} has no runs{f': {why}' if why else ''}")
-
-
-def _row(status: RunStatus, now: float) -> tuple[str, ...]:
-    left = status.seconds_left if status.forecast is None else status.forecast.end - now
-    told = "in slices" if status.in_slices else "–" if left is None else clock_text(left)
-    where = f"{status.platform}/{status.accelerator}" if status.platform else "–"
-    return (
-        status.run,
-        "unreadable" if status.unreadable else status.phase.value,
-        f"{status.step:,}/{status.steps_total:,}",
-        f"{status.progress.share:.0%}",
-        number_text(status.steps_per_second),
-        number_text(status.loss),
-        told,
-        where,
-    )
-
-
-def _note(status: RunStatus, now: float) -> str:
-    if status.unreadable:
-        return _short(status.unreadable)
-    if status.trouble:
-        return _short(f"no answer: {status.trouble}")
-    if status.waits_since is not None:
-        from orchestrator.cli.story import waiting_text  # slow to import, and few lists need it
-
-        return waiting_text(status.waits_since)
-    if status.phase is Phase.QUEUED and status.reason.startswith(ASLEEP):
-        return _short(status.reason)
-    if status.phase is Phase.QUEUED and status.until is not None and status.until > now:
-        return f"waits until {utc_text(status.until)}"
-    if status.phase is Phase.DONE and status.step >= status.steps_total:
-        return ""
-    if status.phase not in (Phase.QUEUED, Phase.HELD, Phase.FAILED, Phase.DONE):  # only these keep a reason
-        return ""
-    return _short(status.reason)
-
-
-def _short(reason: str) -> str:
-    """Its first line, shortened, but never within an address that a person is to open."""
-    line = reason.partition("\n")[0]
-    if len(line) <= REASON_CHARACTERS:
-        return line
-    cut = REASON_CHARACTERS - 1
-    begun = line[:cut].rpartition(" ")[2]
-    if "://" in begun:
-        cut += len(line[cut:].partition(" ")[0].partition(";")[0])
-    return line[:cut] + ("…" if cut < len(line) else "")

@@ -28,12 +28,11 @@ def logs(call: Call) -> int:
         return _of_controller(call)
     if call.options.run is None:
         raise InputError("say which run, or --controller for the controller's own log")
-    if call.options.tail is not None:
-        raise InputError("--tail N is only for --controller")
+    tail = _tail(call)
     run = call.client.run(call.options.run)
     empty = True
     with interrupt.noticed() as away:
-        data = chunks(call.client, run.name, follow=call.options.follow, stop=lambda: away.seen)
+        data = chunks(call.client, run.name, follow=call.options.follow, tail=tail, stop=lambda: away.seen)
         if call.out.as_json:
             for line in lines(data):
                 empty = False
@@ -48,7 +47,7 @@ def logs(call: Call) -> int:
             printer("", b"")
     if away.seen:
         return Exit.INTERRUPTED
-    if empty:
+    if empty and tail != 0:
         over = run.record().phase.final
         call.out.remark(f"{run.name} has no log {'(`prune` removes old logs)' if over else 'yet'}")
     return Exit.OK
@@ -57,9 +56,7 @@ def logs(call: Call) -> int:
 def _of_controller(call: Call) -> int:
     if call.options.run is not None or call.options.raw:
         raise InputError("--controller shows the controller's log: it takes no RUN and no --raw")
-    tail = call.options.tail
-    if tail is not None and tail < 0:
-        raise InputError(f"--tail {tail}: give 0 or more lines")
+    tail = _tail(call)
     empty = True
     with interrupt.noticed() as away:
         for entry in call.client.controller.log(
@@ -75,6 +72,13 @@ def _of_controller(call: Call) -> int:
     if empty and tail != 0:
         call.out.remark("the controller has not logged anything yet")
     return Exit.OK
+
+
+def _tail(call: Call) -> int | None:
+    tail: int | None = call.options.tail
+    if tail is not None and tail < 0:
+        raise InputError(f"--tail {tail}: give 0 or more lines")
+    return tail
 
 
 Printer = Callable[[str, bytes], None]
@@ -129,7 +133,9 @@ class Lines:
         held = self._fitting(last_state(self._held)) if self._in_place else ""
         if said or held != self._shown:
             over = "\r\x1b[K" if self._shown else ""
-            sys.stdout.buffer.write((over + said + held).encode(sys.stdout.encoding, "replace"))
+            sys.stdout.buffer.write(
+                (over + said + held).encode(sys.stdout.encoding, sys.stdout.errors or "replace")
+            )
             sys.stdout.buffer.flush()
         self._shown = held
 

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from typing import Any
 
-SHELLS = ("bash", "zsh", "tcsh")
+SHELLS = ("bash", "zsh", "fish", "tcsh")
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,14 @@ PLATFORM = _option(
     "--platform", metavar="NAME", action="append", default=[], help="use only this platform (may be repeated)"
 )
 OUTPUT = _option("-o", "--output", metavar="DIR", help="folder to create for what is copied")
+EXAMPLE = _option("name", metavar="EXAMPLE", nargs="?", help="the example to copy (default: list them)")
+EXAMPLE_INTO = _option("-o", "--output", metavar="DIR", help="folder to copy it into (default: its name)")
 ALL = _flag("-a", "--all", help="also list runs that are over")
+WIDE = _flag("--wide", help="also show how busy the GPUs of each run are")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
+WATCH = _flag("-w", "--watch", help="keep showing the list; Ctrl-C ends the view, never a run")
+WORDS = _option("words", metavar="COMMAND", nargs="*", help="the command, and the part of it")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")
@@ -96,7 +101,7 @@ RAW = _flag(
 )
 OF_RUN = _option("run", metavar="RUN", nargs="?", help=RUN.settings["help"])
 CONTROLLER = _flag("--controller", help="show the controller's own log instead")
-TAIL = _option("--tail", metavar="N", type=int, help="with --controller: only the newest N entries")
+TAIL = _option("--tail", metavar="N", type=int, help="only the newest N lines, or entries of the controller")
 DETACH = _flag("--detach", help="run in the background; exit when nothing is left to do")
 UNTIL_IDLE = _flag("--until-idle", help="exit when nothing is left to do or to wait for")
 STANDBY = _flag("--standby", help="wait while another controller runs, and take over when it is lost")
@@ -105,6 +110,9 @@ NAME = _option("name", metavar="PLATFORM", nargs="?", help="only this platform")
 CLEAN = _flag("--clean", help="only list what sessions left behind and offer to remove it")
 LIVE = _flag(
     "--live", help="run a few small sessions on Kaggle or Colab, to check what we assume about it; asks first"
+)
+MEASURE = _flag(
+    "--measure", help="measure this machine's devices with torch, and print the config's row for each"
 )
 LONG = _flag("--long", help="with --live: also what takes 30 to 40 minutes more")
 YES = _flag("--yes", help="do not ask for confirmation")
@@ -118,6 +126,8 @@ KEEP = _option(
 CHECKPOINTS = _flag(
     "--checkpoints", help="also remove checkpoints of finished runs, except each run's newest and best"
 )
+THESE_RUNS = _option("runs", metavar="RUN", nargs="+", help="a run: its name or a unique prefix of it")
+KEEP_CHECKPOINTS = _flag("--keep-checkpoints", help="leave the run's checkpoints and outputs in their store")
 HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
 UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
 BACKUP_TO = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
@@ -139,6 +149,14 @@ SOURCE = _option("--source", metavar="DIR", help="only use the code in this fold
 SCRIPT = _option("script", metavar="SCRIPT", help="a Python script or a notebook")
 DRAFT = _option("-o", "--output", metavar="FILE", help="the job file to write (default: beside the script)")
 REPLACE = _flag("--force", help="replace an existing file")
+CURVES = (
+    _option("--metric", metavar="NAME", action="append", default=[],
+            help="only this metric (may be repeated)"),
+    _option("-o", "--output", metavar="FILE", help="write FILE.png, FILE.svg or FILE.csv instead"),
+    REPLACE,
+    _flag("--log", help="a logarithmic scale"),
+    _option("--width", metavar="N", type=int, help="how many columns (default: by the terminal, 60 to 120)"),
+)  # fmt: skip
 REHEARSAL = (
     _option("--platform", metavar="NAME", help="where: process (the default), docker, or one of the config"),
     _option("--steps", metavar="N", type=int, help="how many steps (default: as many as take some seconds)"),
@@ -157,6 +175,11 @@ SENT_TOO = _flag("-a", "--all", help="also list what was sent in the last 14 day
 IDS = _option("ids", metavar="ID", nargs="*", help="the beginning of an id, as `notify list` shows it")
 EVERY_DEAD = _option("--all", action="store_true", dest="every", help="everything that was given up")
 PRINT = _flag("--print", help="only print the unit")
+ON = _option(
+    "--on", metavar="ACCELERATOR", action="append", default=[],
+    help="of a JOB: also what it would take on this accelerator, if you had it (may be repeated)",
+)  # fmt: skip
+LAUNCHD = _flag("--launchd", help="print a LaunchAgent for a Mac, on any machine")
 SYSTEM = _flag("--system", help="print a unit of the whole machine, which root installs")
 RECORDED_RUN = _option(
     "run", metavar="RUN", nargs="?", help="the run: its name, a unique prefix of it, or its job's name"
@@ -174,3 +197,5 @@ REPLAYED = (
             help="all runs that were under way since then, such as 30d (the default with --config)"),
 )  # fmt: skip
 SHELL = _option("shell", metavar="SHELL", choices=SHELLS, help=", ".join(SHELLS))
+INSTALL = _flag("--install", help="write it where the shell looks for it, instead of printing it")
+PURGE = _flag("--purge", help="also remove the home, with every run and checkpoint in it; asks for its name")

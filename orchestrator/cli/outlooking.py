@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
-from orchestrator.cli import health, leaving, submitting
+from orchestrator.cli import health, imagining, leaving, submitting
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import GAP, Output
 from orchestrator.cli.timeline import Timeline, when, zone_text
@@ -26,14 +26,16 @@ NAME_WIDTH = 24
 
 def plan(call: Call) -> int:
     """Prints the expected sessions of every run, or of the job beside them."""
+    imagined = imagining.of(call)  # first: it is quick, and says what is wrong with what was given
     found = call.client.outlook(
         call.options.job, platforms=call.options.platform, deadline=call.options.deadline
     )
-    call.out.document(_document(found))
+    call.out.document({**_document(found), **imagining.document(imagined)})
     if found.plan is not None:
         submitting.show_plan(call, found.plan)
     show(call.out, found)
     if found.plan is not None:
+        imagining.show(call.out, found.plan.job, imagined)
         leaving.show(call.out, found.plan)
     call.out.say()
     call.out.say(call.out.paint("Nothing was launched.", "dim"))

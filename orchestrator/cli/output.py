@@ -14,15 +14,20 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from orchestrator.cli import charset
 from orchestrator.cli.terminal import one_line, plain
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
 
 _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 # Marks our own styles inside a text. Nobody else can write one: each process draws a new random word.
 _PEN = f"\x1b<{os.urandom(12).hex()}:"
 _PENS = re.compile(rf"({_PEN}[0-9]+>)")
 WRAPPED_WIDTH = 24  # the last column of a table can do with so much, because it is wrapped
+NAMES_SHARE_MAX = 0.45  # of a terminal's width, for the names beside values
 GAP = "  "
 
 
@@ -30,6 +35,7 @@ class Output:
     """Standard output. With `as_json` only `document` and `record` print, otherwise only the others do.
 
     `done` is what the command has changed, in words; it is told if standard output cannot be written.
+    `is_terminal`: one that can be drawn on. `has_width`: any terminal, so lines are wrapped.
     """
 
     def __init__(self, as_json: bool) -> None:
@@ -37,17 +43,28 @@ class Output:
         self.done = ""
         self.local: Callable[[str], str] = str  # turns the times in a text for people into theirs
         self.is_terminal = not as_json and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self._coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+        self._shown = charset.stand_ins(sys.stdout.encoding)
+        self.has_width = not as_json and sys.stdout.isatty()
+        self.is_coloured = self.is_terminal and not os.environ.get("NO_COLOR")
+
+    def _told(self, text: str) -> str:
+        """With local times, and with what the encoding can show. Before anything is measured and wrapped."""
+        return self._shown(self.local(text))
 
     def say(self, text: str = "") -> None:
         """Prints a line for people."""
         if not self.as_json:
-            print(_inked(self.local(text)))
+            print(_inked(self._told(text)))
+
+    def wrapped(self, text: str, style: str) -> None:
+        """Prints a sentence for people; on a terminal it is wrapped between its words."""
+        for line in self.fitted(self._told(text), 0):
+            self.say(self.paint(line, style))
 
     def remark(self, text: str) -> None:
         """Prints a line on standard error, so that piped output stays clean."""
         if not self.as_json:
-            print(_inked(self.local(text)), file=sys.stderr, flush=True)
+            print(_inked(self._told(text)), file=sys.stderr, flush=True)
 
     def flush(self) -> None:
         """Shows what was said, also in a pipe."""
@@ -65,32 +82,46 @@ class Output:
 
     def paint(self, text: str, style: str) -> str:
         """The text in a style, for `say` and `facts`; unchanged if there are no colours."""
-        return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self._coloured and text else text
+        return f"{_PEN}{_STYLES[style]}>{text}{_PEN}0>" if self.is_coloured and text else text
 
     def phase_colour(self, phase: str) -> str:
         return phase_style(phase) or "bold"
 
-    def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Prints names and values in two aligned columns. A name repeated on the next row is left blank."""
-        rows = [(self.local(name), self.local(value)) for name, value in pairs if value]
+    def facts(self, pairs: Iterable[tuple[str, str]], *, whole: bool = False) -> None:
+        """Prints names and values in two aligned columns. A name repeated on the next row is left blank. On a
+        narrow terminal, values stand below long names. `whole`: no value is wrapped, such as a command."""
+        rows = [(self._told(name), self._told(value)) for name, value in pairs if value]
         width = max((len(name) for name, _ in rows), default=0)
+        if self.has_width and width > _columns() * NAMES_SHARE_MAX and not whole:
+            self._facts_below(rows)
+            return
         before = None
         for name, value in rows:
             shown = "" if name == before else name
             before = name
-            first, *more = self._wrapped(value, width + len(GAP)) or [""]
+            lines = value.split("\n") if whole else self.fitted(value, width + len(GAP))
+            first, *more = lines or [""]
             self.say(f"{self.paint(shown.ljust(width), 'dim')}{GAP}{first}")
             for line in more:
                 self.say(f"{' ' * width}{GAP}{line}")
 
-    def _wrapped(self, text: str, indent: int) -> list[str]:
-        """The text's lines; on a terminal they are wrapped to the width beside the indent."""
+    def _facts_below(self, rows: Sequence[tuple[str, str]]) -> None:
+        before = None
+        for name, value in rows:
+            if name != before:
+                self.say(self.paint(name, "dim"))
+            before = name
+            for line in self.fitted(value, 2 * len(GAP)):
+                self.say(f"{GAP}{GAP}{line}")
+
+    def fitted(self, text: str, indent: int) -> list[str]:
+        """The text's lines; on any terminal they are wrapped to the width beside the indent."""
         if _PEN in text:
             return text.split("\n")
         lines = plain(text).rstrip("\n").split("\n")
-        if not self.is_terminal:
+        if not self.has_width:
             return lines
-        room = max(20, shutil.get_terminal_size().columns - indent)
+        room = max(20, _columns() - indent)
         return [
             piece
             for line in lines
@@ -105,47 +136,73 @@ class Output:
         is wrapped, and the columns `spare` are left out, in this order, where there is no room."""
         if self.as_json:
             return
-        rows = [[self.local(cell) for cell in row] for row in rows]
+        rows = [[self._told(cell) for cell in row] for row in rows]
         if self.is_terminal:
-            kept = _fitting(headers, rows, spare)
-            kept_rows = [[row[c] for c in kept] for row in rows]
-            placed = frozenset(place for place, c in enumerate(kept) if c in right)
-            self._rich_table([headers[c] for c in kept], kept_rows, placed)
+            from rich.console import Console
+
+            table = self.rich_table(headers, rows, right=right, spare=spare)
+            Console(no_color=not self.is_coloured, highlight=False).print(table)
             return
-        lines = [[one_line(cell) for cell in row] for row in (headers, *rows)]
-        widths = [max(len(row[c]) for row in lines) for c in range(len(headers))]
+        kept = _fitting(headers, rows, spare) if self.has_width else list(range(len(headers)))
+        right = frozenset(place for place, c in enumerate(kept) if c in right)
+        lines = [[one_line(row[c]) for c in kept] for row in (headers, *rows)]
+        widths = [max(len(row[c]) for row in lines) for c in range(len(kept))]
         for row in lines:
             cells = (
                 cell.rjust(width) if c in right else cell.ljust(width)
                 for c, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-            self.say(GAP.join(cells).rstrip())
+            self._say_row(list(cells), sum(widths[:-1]) + len(GAP) * (len(widths) - 1))
 
-    def _rich_table(
-        self, headers: Sequence[str], rows: Sequence[Sequence[str]], right: frozenset[int]
-    ) -> None:
-        from rich.console import Console
+    def _say_row(self, cells: list[str], indent: int) -> None:
+        """Wraps the last cell, unless there is hardly room for it."""
+        if self.has_width and _columns() - indent >= WRAPPED_WIDTH:
+            first, *more = self.fitted(cells[-1].rstrip(), indent) or [""]
+        else:
+            first, more = cells[-1], []
+        self.say(GAP.join([*cells[:-1], first]).rstrip())
+        for line in more:
+            self.say(f"{' ' * indent}{line}")
+
+    def rich_table(
+        self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(),
+        spare: Sequence[int] = (),
+    ) -> RichTable:  # fmt: skip
+        """The same as a value, for a view that draws it again and again; the times in it are not turned."""
         from rich.table import Table
         from rich.text import Text
 
+        kept = _fitting(headers, rows, spare)
+        tight = sum(_widths(headers, rows)[c] for c in kept) > _columns()  # then names are folded, too
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-        for c, header in enumerate(headers):
-            is_last = c == len(headers) - 1
-            table.add_column(header, justify="right" if c in right else "left", no_wrap=not is_last)
+        for c in kept:
+            justify: Literal["left", "right"] = "right" if c in right else "left"
+            folds = c == kept[-1] or (c == kept[0] and tight)
+            table.add_column(headers[c], justify=justify, no_wrap=not folds, overflow="fold")
         for row in rows:
-            table.add_row(*(Text(plain(cell), style=phase_style(cell)) for cell in row))
-        Console(no_color=not self._coloured, highlight=False).print(table)
+            table.add_row(*(Text(self._shown(plain(row[c])), style=phase_style(row[c])) for c in kept))
+        return table
 
 
 def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[int]) -> list[int]:
     """The columns that fit into the terminal, if those are left out that can be spared."""
     kept = list(range(len(headers)))
-    widths = [max(len(row[c]) for row in (headers, *rows)) + len(GAP) for c in kept]
-    widths[-1] = min(widths[-1], WRAPPED_WIDTH)
+    widths = _widths(headers, rows)
     for least in spare:
-        if sum(widths[c] for c in kept) > shutil.get_terminal_size().columns:
+        if sum(widths[c] for c in kept) > _columns():
             kept.remove(least)
     return kept
+
+
+def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
+    """What each column needs, with the gap behind it."""
+    widths = [max(len(row[c]) for row in (headers, *rows)) + len(GAP) for c in range(len(headers))]
+    widths[-1] = min(widths[-1], WRAPPED_WIDTH)
+    return widths
+
+
+def _columns() -> int:
+    return shutil.get_terminal_size().columns
 
 
 def phase_style(text: str) -> str:

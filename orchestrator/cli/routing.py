@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from orchestrator.cli.output import Output, number_text
-from orchestrator.client.routing import JudgedClaim, losses_text, plan_text, rate_is_known, until_text
-from orchestrator.core.accelerators import catalogue
+from orchestrator.client.routing import (
+    JudgedClaim,
+    losses_text,
+    needs_torch,
+    plan_text,
+    profile_text,
+    rate_is_known,
+    until_text,
+)
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route, UntilKind
 from orchestrator.core.wording import count_text, quota_text, span
@@ -29,6 +36,8 @@ def choice_text(choice: Choice, job: Job, *, sliced: bool | None = None) -> str:
         parts = [f"{about} of work in slices: `plan` counts the sleep between them"]
     if not is_known:
         parts = ["duration unknown until the first session measures its speed"]
+    if profile := profile_text(choice, job):
+        parts.append(profile)
     if offer.quota is not None and is_known:
         parts.append(quota_text(figures.quota_seconds, figures.quota_units))
     if offer.wait_seconds >= 1:
@@ -38,9 +47,9 @@ def choice_text(choice: Choice, job: Job, *, sliced: bool | None = None) -> str:
     parts += [f"preferred by {name!r}" for name in choice.preferred_by]
     if offer.traits.human_start:
         parts.append("a person has started its machine")
-    needs_torch = catalogue[offer.accelerator].needs_torch
+    builds = needs_torch(choice)
     text = f"{offer.platform}/{offer.accelerator}: {', '.join(parts)}"
-    return text + (f"; needs {needs_torch}" if needs_torch else "")
+    return text + (f"; needs {builds}" if builds else "")
 
 
 def losses_fact(choice: Choice, job: Job) -> list[tuple[str, str]]:

@@ -26,13 +26,15 @@ from orchestrator.errors import DiskFull, OrchestratorError, SpecError
 from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make no garbage, and looking for it took a fifth of a listing's time
-SHARES = ("pull",)  # its files belong to the user, so they get the user's own umask
+# Their files belong to the user, so they get the user's own umask.
+SHARES = ("pull", "examples", "completion")
 TIGHTENS = (
     "up",
     "submit",
     "init",
     "doctor",
     "prune",
+    "rm",
     "hold",
     "release",
     "retry",
@@ -42,7 +44,8 @@ TIGHTENS = (
 )  # listings change nothing
 # These print times in the user's zone. Logs and live views keep UTC, as do all other commands.
 LOCAL = frozenset({
-    "backup", "health", "notify", "plan", "ps", "replay", "restore", "schedule", "show", "submit", "why",
+    "backup", "health", "list", "notify", "plan", "ps", "replay", "restore", "schedule", "show", "status",
+    "submit", "why",
 })  # fmt: skip
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 
@@ -99,7 +102,7 @@ def _help(_call: Call) -> int:
 
 
 def _failed(out: Output, error: OrchestratorError | OSError, home: Home | None) -> int:
-    message = os_error_text(error) if isinstance(error, OSError) else str(error)
+    message = os_error_text(error, home.path if home else None) if isinstance(error, OSError) else str(error)
     if home is not None and (isinstance(error, DiskFull) or getattr(error, "errno", None) in FULL):
         message += _free_hint(home)
     code = exit_code(error)

@@ -12,16 +12,22 @@ from orchestrator.client.service import Service
 def service(call: Call) -> int:
     """Installs, removes or describes the service of this home."""
     what, standby = call.options.what, getattr(call.options, "standby", False)
-    if what == "install" and (call.options.print or call.options.system):
-        text = services.unit(call.home, system=call.options.system, standby=standby)
-        if sys.platform == "darwin" and not call.options.system:
-            text = services.plist(call.home, standby=standby).decode()
+    if what == "install" and (call.options.print or call.options.system or call.options.launchd):
+        is_plist = call.options.launchd or (sys.platform == "darwin" and not call.options.system)
+        text = services.plist(call.home, standby=standby).decode() if is_plist else services.unit(
+            call.home, system=call.options.system, standby=standby
+        )  # fmt: skip
         call.out.document({"unit": text})
         call.out.say(text.rstrip("\n"))
         if call.options.system:
             name = services.name_of(call.home)
             call.out.remark(f"as root: write it to /etc/systemd/system/{name}.service, then "
                             f"`systemctl enable --now {name}`")  # fmt: skip
+        elif call.options.launchd:
+            agent = f"~/Library/LaunchAgents/dev.{services.name_of(call.home)}.plist"
+            call.out.remark(
+                f"on the Mac: write it to {agent}, then `launchctl bootstrap gui/$(id -u) {agent}`"
+            )
         return Exit.OK
     if what == "install":
         found = services.install(call.home, standby=standby)

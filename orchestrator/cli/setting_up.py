@@ -26,16 +26,18 @@ def init(call: Call) -> int:
         )
     made = call.client.init(force=call.options.force)
     call.out.document({"config": str(made.config), "kept": str(made.kept) if made.kept else None,
-                       "found": [vars(each) for each in made.found]})  # fmt: skip
+                       "found": [vars(each) for each in made.found], "notes": list(made.notes),
+                       "platforms": [each.name for each in made.platforms]})  # fmt: skip
     call.out.facts((each.what, each.text) for each in made.found)
     call.out.say()
     call.out.facts([
         ("written", str(made.config)),
         *(("platform", _platform_text(each.name, each.type, each.options.get("accelerator")))
           for each in made.platforms),
+        *(("gpus", note) for note in made.notes),
         ("", f"{made.old_name} keeps the name it had without a config: runs use it" if made.old_name else ""),
-        *(("to use gpus", command) for command in made.advice),
-        ("to use gpus", call.command("init", "--force") if made.advice else ""),
+        *(("gpus in docker", command) for command in made.advice),
+        ("gpus in docker", call.command("init", "--force") if made.advice else ""),
         ("kept", f"the old one as {made.kept}" if made.kept else ""),
         ("next", call.command("doctor")),
         ("", call.command("submit", "JOB.yaml", "--follow")),

@@ -11,6 +11,8 @@ import io
 import os
 import sys
 
+from orchestrator.cli import charset
+
 
 class OutputLost(Exception):
     """Standard output cannot be written, and the command does nothing else than write it."""
@@ -45,10 +47,11 @@ def prepare() -> None:
 
 def _guarded(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     stream.flush()
+    encoding, errors = charset.chosen(stream.encoding, terminal=stream.isatty())
     return io.TextIOWrapper(
         io.BufferedWriter(_Writer(stream.fileno(), "w", closefd=False)),
-        encoding=stream.encoding,
-        errors=stream.errors,
+        encoding=encoding,
+        errors=errors,
         line_buffering=stream.line_buffering,
         write_through=stream.write_through,
     )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.cli import following, hints, pulling, routing
+from orchestrator.cli import fetching, following, health, hints, pulling, pythons, routing
 from orchestrator.cli import leaving as shown
 from orchestrator.cli.call import Call, Exit, os_error_text
 from orchestrator.client import Plan, Run, Submission, Verdict
+from orchestrator.client.attendance import attendance
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
@@ -48,14 +49,16 @@ def submit(call: Call, beside: following.Beside | None = None) -> int:
     if given.output is not None:
         _check_output(given.output)
     if scheduled:
-        return scheduling.submit(call)
-    done = call.client.submit(
-        given.job,
-        platforms=given.platform,
-        unless_running=given.unless_running,
-        deadline=given.deadline,
-        start=given.start,
-    )
+        with fetching.shown(call):
+            return scheduling.submit(call)
+    with fetching.shown(call):
+        done = call.client.submit(
+            given.job,
+            platforms=given.platform,
+            unless_running=given.unless_running,
+            deadline=given.deadline,
+            start=given.start,
+        )
     if done.plan is not None:
         call.out.done = f"{done.run.name} was submitted"
         _tell_submitted(call, done, done.plan)
@@ -114,6 +117,7 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         "run": run,
         "submitted": True,
         "requirements_locked": plan.requirements_locked,
+        "pythons": plan.pythons,
         "verdict": plan.verdict,
         "opens_at": plan.opens_at,
         "deadline": done.deadline,
@@ -128,13 +132,33 @@ def _tell_submitted(call: Call, done: Submission, plan: Plan) -> None:
         ("job", _size_text(job)),
         ("begins", done.origin),
         *_route_facts(plan),
+        *pythons.facts(plan.pythons),
         ("deadline", "" if done.deadline is None else date(done.deadline)),
-        ("controller", "started in the background, exits when no work is left" if started else "running"),
+        ("controller", _controller_text(call, started=started)),
+        ("then", _next_text(plan)),
         ("secrets", "" if started or not job.secrets else _OLD_SECRETS),
     ])  # fmt: skip
     shown.show(out, plan)
     if not call.options.follow:
         hints.next_commands(call, run, ("show", "-f"), ("why",), ("logs", "-f"), ("cancel",))
+
+
+def _controller_text(call: Call, *, started: bool) -> str:
+    if started:
+        return "started in the background, exits when no work is left"
+    return health.absence_text(call, attendance(call.client)) or "running"
+
+
+def _next_text(plan: Plan) -> str:
+    """What happens without anybody's help. A person may be the one who is waited for."""
+    if plan.route.chosen is not None:
+        offer = plan.route.chosen.offer
+        return (
+            f"the controller starts it on {offer.platform}/{offer.accelerator}; you can close this terminal"
+        )
+    if plan.verdict is Verdict.START:
+        return "once a machine is there, the controller starts it; you can close this terminal"
+    return "the controller starts it as soon as it can; you can close this terminal"
 
 
 def tell_unlocked(call: Call, plan: Plan) -> None:
@@ -180,7 +204,8 @@ def plan_json(found: Plan) -> dict[str, object]:
         "job": job.name, "verdict": found.verdict, "opens_at": found.opens_at,
         "route": routing.route_json(found.route), "hops": found.hops, "commands": found.commands,
         "claims": claims, "requirements_locked": found.requirements_locked,
-        "requirements": job.all_requirements, "leaves": shown.document(found), "warnings": found.warnings,
+        "requirements": job.all_requirements, "pythons": found.pythons,
+        "leaves": shown.document(found), "warnings": found.warnings,
     }  # fmt: skip
 
 
@@ -202,6 +227,7 @@ def show_plan(call: Call, found: Plan) -> None:
         *(chosen or _no_route_facts(found)),
         *(("possible", routing.choice_text(choice, job)) for choice in route.others),
         *(("claim", f"{each.accelerator}: {routing.claim_text(each)}") for each in found.claims),
+        *pythons.facts(found.pythons),
         *(("requirements", text) for text in _requirements_texts(job)),
         *(("in force", rule) for rule in route.rules),
         *(("to start it", command) for command in routing.starts(route)),

@@ -13,12 +13,14 @@ from orchestrator.cli.output import Output, clock_text, number_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text, waiting_text
 from orchestrator.cli.terminal import plain
 from orchestrator.client import Forecast
+from orchestrator.client.attendance import old_seconds
 from orchestrator.client.looking import Look
 from orchestrator.clock import utc_text
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
+from orchestrator.core.wording import span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -28,14 +30,20 @@ DOING_SECONDS = 2.0
 
 
 def figures(look: Look) -> list[str]:
-    """Rate, loss and remaining time, as far as they are known."""
+    """Rate, loss and remaining time, as far as they are known; if they are old, how old."""
     found = look.progress
     parts = []
     if found.steps_per_second:
         parts.append(f"{number_text(found.steps_per_second)} {look.record.job.work.unit}/s")
     if found.loss is not None:
         parts.append(f"loss {number_text(found.loss)}")
-    if look.forecast is not None:
+    if look.live is not None and (still := look.live.stalled_seconds) is not None:
+        parts.append(f"no step for {span(still)}")
+    read_at = look.live.at if look.live is not None else None
+    old = old_seconds(read_at, look.now, attended=look.controller is not None)
+    if old is not None:  # nobody knows whether it has moved since
+        parts.append(f"read {span(old)} ago")
+    elif look.forecast is not None:
         parts.append(f"done in about {forecast_text(look.forecast, look.now)}")
     elif found.seconds_left is not None:
         parts.append(f"{clock_text(found.seconds_left)} of training left")
@@ -198,7 +206,7 @@ class PlainView:
         sys.stdout.flush()
 
     def _line(self, at: float, session: str, text: str) -> None:
-        first, *more = text.splitlines() or [""]
+        first, *more = self._out.fitted(text, 15) or [""]
         self._out.say(f"{utc_text(at)[11:]}  {session:4}{first}")
         for line in more:
             self._out.say(f"{'':15}{line}")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from orchestrator.client.checkpoints import Checkpoint
     from orchestrator.client.checkup import Finding
     from orchestrator.client.controlling import Controller, Started, Stopped
+    from orchestrator.client.curves import Curves
     from orchestrator.client.deliveries import Notification, NotifyTest
     from orchestrator.client.health import Health
     from orchestrator.client.leftovers import Leftovers, Orphan, Removal
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from orchestrator.client.stored import StoredRun
     from orchestrator.client.submitting import Submission
     from orchestrator.client.wishing import Then, WishAnswer
+    from orchestrator.core.curves import Curve
     from orchestrator.core.foreseen import Forecast
     from orchestrator.core.layout import Standing
     from orchestrator.core.lifecycle import Phase
@@ -54,6 +56,7 @@ if TYPE_CHECKING:
     from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
+    from orchestrator.freeze.ignoring import LeftOut
     from orchestrator.freeze.leaving import Part
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
@@ -71,6 +74,8 @@ _HOMES = {
     "Compared": "hindsight.comparing",
     "Comparison": "hindsight.comparing",
     "Controller": "client.controlling",
+    "Curve": "core.curves",
+    "Curves": "client.curves",
     "Exactness": "rehearsal.judging",
     "Expected": "core.outlook",
     "Finding": "client.checkup",
@@ -79,6 +84,7 @@ _HOMES = {
     "Health": "client.health",
     "Hop": "core.offer",
     "JudgedClaim": "client.routing",
+    "LeftOut": "freeze.ignoring",
     "Leftovers": "client.leftovers",
     "Leg": "rehearsal.legs",
     "LogLine": "client.logs",
@@ -141,6 +147,8 @@ __all__ = [
     "Compared",
     "Comparison",
     "Controller",
+    "Curve",
+    "Curves",
     "Exactness",
     "Expected",
     "Finding",
@@ -149,6 +157,7 @@ __all__ = [
     "Health",
     "Hop",
     "JudgedClaim",
+    "LeftOut",
     "Leftovers",
     "Leg",
     "LogLine",

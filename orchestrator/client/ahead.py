@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.client.imagining import Imagined
     from orchestrator.client.outlooking import Outlook
 
 
@@ -36,3 +37,11 @@ class Ahead:
 
         wanted = (platforms,) if isinstance(platforms, str) else tuple(platforms)
         return find(self._client, job, wanted, deadline)
+
+    def on(self, job: str | os.PathLike[str], accelerators: str | Iterable[str]) -> tuple[Imagined, ...]:
+        """What the job in this YAML file would take on accelerators that need not be there, on an assumed
+        machine. Asks no platform and changes no routing. Raises SpecError for a wrong job, and InputError for
+        an unknown accelerator."""
+        from orchestrator.client.imagining import imagine
+
+        return imagine(self._client, job, (accelerators,) if isinstance(accelerators, str) else accelerators)

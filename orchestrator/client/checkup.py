@@ -30,6 +30,7 @@ from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
+from orchestrator.files import disk_of, in_memory
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
@@ -114,6 +115,9 @@ def _looked_at(what: str, look: Callable[[], tuple[State, str]]) -> Iterator[Fin
 
 def _rebooted(home: Home) -> Iterator[Finding]:
     """Whether a reboot would end things that somebody relies on."""
+    if in_memory(home.path):
+        text = f"it lies in memory ({disk_of(home.path)}): a reboot removes every run and checkpoint in it"
+        yield Finding("home: reboot", State.WARNING, text, "set ORCHESTRATOR_HOME to a folder on a disk")
     with contextlib.suppress(OrchestratorError, OSError):  # reported under `ledger`
         ledger = home.existing_ledger()
         if ledger is None:

@@ -51,6 +51,8 @@ class Client:
     ) -> None:
         self.home = home if isinstance(home, Home) else Home.of(os.fspath(home) if home is not None else None)
         self.clock: Clock = clock or SystemClock()
+        # Hears how far a submit has fetched an input: its name, bytes, and all bytes if they are known.
+        self.fetch_progress: Callable[[str, int, int | None], None] | None = None
         self.ledgers = Ledgers(self.home)
         self.stores = Stores(self)
         self.schedules = Schedules(self)
@@ -142,7 +144,7 @@ class Client:
         """The user's platforms and stores. Raises SpecError or InputError for a wrong config."""
         from orchestrator.client.wiring import Wired
 
-        return Wired.from_home(self.home.path, self.clock)
+        return Wired.from_home(self.home.path, self.clock, self.fetch_progress)
 
     @property
     def controller(self) -> Controller:

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator import catalog
 from orchestrator.config import Config
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.job import Kind, Precision
+from orchestrator.core.own_accelerators import row_named
 from orchestrator.drafting import script as scripts
 from orchestrator.drafting.words import Machine, job_file, lacking
 from orchestrator.errors import InputError
@@ -71,7 +72,7 @@ def _machines(config: Config, script: scripts.Script) -> Iterator[Machine]:
     seen: set[str] = set()
     for each in config.platforms:
         for name in _accelerators(each.name, each.type, each.options):
-            row = catalogue.get(name)
+            row = row_named(name, config.accelerators)
             if (
                 row is None
                 or row.retired
@@ -80,7 +81,7 @@ def _machines(config: Config, script: scripts.Script) -> Iterator[Machine]:
             ):
                 continue
             seen.add(name)
-            yield Machine(name, row.devices, _precision(name, script.precision), f"{each.name} ({each.type})")
+            yield Machine(name, row.devices, _precision(row, script.precision), f"{each.name} ({each.type})")
     if not seen:
         yield Machine(_HERE, 1, Precision.FP32.value, "this machine")
 
@@ -92,9 +93,8 @@ def _accelerators(name: str, type: str, options: Mapping[str, Any]) -> tuple[str
     return tuple(getattr(found, "accelerators", ())) or ((one,) if isinstance(one, str) else ())
 
 
-def _precision(accelerator: str, wanted: Precision) -> str:
+def _precision(row: Accelerator, wanted: Precision) -> str:
     """What the script computes in, or else the widest that the accelerator has. A CPU computes in fp32."""
-    row = catalogue[accelerator]
     if row.kind is Kind.CPU:
         return Precision.FP32.value
     order = (wanted, Precision.FP32, Precision.BF16, Precision.FP16)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import deadlines, foreseen, live, planning, routing
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.planning import Frozen, Plan
 from orchestrator.client.wiring import Wired
 from orchestrator.core.estimate import quota_allowed
@@ -124,7 +125,7 @@ def _frozen(
         raise deadlines.none_of_a_schedule(job)
     planning.check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        return planning.freeze(parsed, Path(folder))
+        return planning.freeze(parsed, Path(folder), Fetching(wired, brings=False))
 
 
 def _plan(wired: Wired, market: Market, frozen: Frozen, asked: RunRecord, ledger: Ledger | None) -> Plan:

@@ -5,18 +5,20 @@ Decides what must not leave with a job. Writes only into the folder it freezes i
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import routing
+from orchestrator.client import fetching_inputs, pythons, routing
+from orchestrator.client.fetching_inputs import Fetching
+from orchestrator.client.own_python import Told
 from orchestrator.client.routing import JudgedClaim
 from orchestrator.client.wiring import Wired
 from orchestrator.core import notebook
@@ -29,9 +31,11 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
-from orchestrator.freeze import bundle, images, inputs, leaving, requirements
-from orchestrator.freeze.leaving import Part
+from orchestrator.fetching.bringing import Fetched
+from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirements
+from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
+from orchestrator.interpreters import Unusable, ask
 from orchestrator.ledger import Ledger
 from orchestrator.spec import Parsed
 
@@ -46,8 +50,10 @@ class Plan:
     `job` has everything it names pinned. `hops` are its sessions one after the other; empty if no offer was
     chosen or the speed is unknown. `leaves` is what leaves this machine. `secrets_not_set` are its secrets
     that this process's environment does not have. `shipping`: the platforms whose sessions get what opens the
-    home store. `unlocked`: why its requirements could not be locked; empty
-    if they are locked, or if there are none. `warnings`: what its author should look at, in sentences.
+    home store. `pythons`: the user's own, on the platforms that use it. `unlocked`: why its requirements
+    could not be locked; empty if they are locked, or if there are none. `warnings`: what its author should
+    look at, in sentences. `contents`: the source's files, and what of it is left out. `fetched`: its inputs
+    from the network.
     """
 
     job: Job
@@ -58,7 +64,10 @@ class Plan:
     secrets_not_set: tuple[str, ...] = ()
     unlocked: str = ""
     shipping: tuple[str, ...] = ()
+    pythons: tuple[Told, ...] = ()
     warnings: tuple[str, ...] = ()
+    contents: Contents = field(default_factory=Contents)
+    fetched: tuple[Fetched, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
@@ -98,11 +107,14 @@ class Plan:
 
 @dataclass(frozen=True)
 class Frozen:
-    """A job with everything it names pinned, what leaves with it, and why its requirements are not locked."""
+    """A job with everything it names pinned, what leaves with it, and why its requirements are not locked.
+    `contents`: what of the source leaves, and what not. `fetched`: its inputs from the network."""
 
     job: Job
     leaves: tuple[Part, ...]
     unlocked: str
+    contents: Contents = field(default_factory=Contents)
+    fetched: tuple[Fetched, ...] = ()
 
 
 def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Plan:
@@ -111,7 +123,7 @@ def plan(client: Client, job: str | os.PathLike[str], platforms: tuple[str, ...]
     parsed = parse(wired, job, platforms)
     check_secrets(wired, parsed.job)
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
-        frozen = freeze(parsed, Path(folder))
+        frozen = freeze(parsed, Path(folder), Fetching(wired, brings=False))
     with client.ledgers.existing() as ledger:
         market = routing.market(wired, ledger)
         route = routing.route_in(market, ledger, RunRecord(frozen.job.name, frozen.job, client.clock.now()))
@@ -133,7 +145,15 @@ def planned(
         tuple(name for name in job.secrets if name not in os.environ),
         frozen.unlocked,
         wired.shipping,
-        (*_no_kernel(job, route), *_warnings(job, offers, now)),
+        pythons.told(wired, job),
+        (
+            *(each.warning for each in frozen.fetched if each.warning),
+            *ignoring.named(job.command, frozen.contents.left_out),
+            *_no_kernel(job, route),
+            *_warnings(job, offers, now),
+        ),
+        frozen.contents,
+        frozen.fetched,
     )
 
 
@@ -142,11 +162,13 @@ def _no_kernel(job: Job, route: Route) -> Iterator[str]:
     if route.chosen is None or notebook.of_command(job.command, shell=job.shell) is None:
         return
     traits = route.chosen.offer.traits
-    if traits.machine and not traits.custom_images and importlib.util.find_spec("ipykernel") is None:
-        yield (
-            "a notebook needs ipykernel, which this Python does not have: "
-            f"{sys.executable} -m pip install ipykernel"
-        )
+    if not traits.own_python or job.requirements is not None:
+        return
+    path = sys.executable if job.python is None else job.python.path
+    with suppress(Unusable):
+        if not ask(path, ("ipykernel",)).packages:
+            lacks = "a notebook needs ipykernel, which this Python does not have"
+            yield f"{lacks}: {path} -m pip install ipykernel"
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:
@@ -161,8 +183,12 @@ def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...
 
 
 def parse(wired: Wired, job: str | os.PathLike[str], platforms: tuple[str, ...]) -> Parsed:
-    """The job in the file, limited to these platforms if any are named. Raises SpecError or InputError."""
-    parsed = spec.load(Path(job))
+    """The job in the file, limited to these platforms if any are named, with the Python that it gets on this
+    machine. Raises SpecError or InputError."""
+    return pythons.frozen(wired, _limited(wired, spec.load(Path(job), wired.config.accelerators), platforms))
+
+
+def _limited(wired: Wired, parsed: Parsed, platforms: tuple[str, ...]) -> Parsed:
     wanted = tuple(dict.fromkeys(platforms))
     known = [each.name for each in wired.config.platforms]
     for name in wanted:
@@ -188,8 +214,9 @@ def check_secrets(wired: Wired, job: Job) -> None:
         raise InputError("\n".join(refused))
 
 
-def freeze(parsed: Parsed, into: Path) -> Frozen:
-    """Pins everything that the job names, and puts archives of its source and image into the home `into`.
+def freeze(parsed: Parsed, into: Path, fetching: Fetching) -> Frozen:
+    """Pins everything that the job names, and puts archives of its source and image into the home `into`, and
+    what was fetched for it.
 
     It may take minutes, so call it after all cheaper checks. Raises InputError for files that must not leave
     this machine.
@@ -198,10 +225,12 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
     with parsed.at("inputs"):
         given = leaving.check_inputs(parsed.job.inputs, parsed.input_allow)
         # First, because it may take long, and `prune` spares only young archives.
-        pinned = inputs.pin(parsed.job.inputs)
+        pinned, fetched = fetching.pinned(parsed)
+        if fetched and fetching.brings:  # the home's own copy: the cache may lose it
+            inputs.stage(pinned, Folders(into).inputs)
     with parsed.at("source"):
-        sha256 = bundle.freeze(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
-    if told := old_checkpoints(parsed.job, Folders(into).bundle(sha256)):
+        made = bundle.frozen(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+    if told := old_checkpoints(parsed.job, Folders(into).bundle(made.sha256)):
         raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
     image = parsed.job.image
     if parsed.image is not None:
@@ -213,8 +242,10 @@ def freeze(parsed: Parsed, into: Path) -> Frozen:
                 allow=parsed.source_allow,
             )
         image = f"{FROZEN_IMAGE}{frozen}"
-    job = replace(parsed.job, bundle=sha256, image=image, inputs=pinned)
-    return Frozen(job, (*_archived(parsed, job, into), *given), unlocked)
+    job = replace(parsed.job, bundle=made.sha256, image=image, inputs=pinned)
+    contents = leaving.contents(Folders(into).bundle(made.sha256), made.left_out)
+    leaves = (*_archived(parsed, job, into), *given, *fetching_inputs.parts(fetched))
+    return Frozen(job, leaves, unlocked, contents, fetched)
 
 
 def old_checkpoints(job: Job, archive: Path) -> str:
@@ -245,13 +276,21 @@ def _locked(parsed: Parsed) -> tuple[Parsed, str]:
     reasons: list[str] = []
     for kind, file in parsed.requirements.items():
         try:
-            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)})
+            lock = requirements.lock(file, {**os.environ, **dict(parsed.job.env)}, _oldest(parsed.job))
         except requirements.NotLocked as error:
             reasons.append(str(error) if kind == DEFAULT else f"for {kind}: {error}")
             continue
         if lock is not None:
             locks[kind] = lock.encode()
     return parsed.locked(locks), "\n".join(reasons)
+
+
+def _oldest(job: Job) -> str:
+    """The oldest Python that a lock must fit: the agent's, or the user's own if that is older."""
+    if job.python is None or not job.python.version:
+        return requirements.PYTHON
+    own = ".".join(job.python.version.split(".")[:2])
+    return min(own, requirements.PYTHON, key=lambda each: tuple(map(int, each.split("."))))
 
 
 def _archived(parsed: Parsed, job: Job, into: Path) -> Iterator[Part]:

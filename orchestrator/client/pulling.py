@@ -21,8 +21,8 @@ from orchestrator.client.naming import local_names
 from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
-from orchestrator.files import draft_folder
+from orchestrator.errors import CorruptCheckpoint, InputError, NoRoom, NotFound
+from orchestrator.files import NO_ROOM, draft_folder, free_bytes, room_text
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 
@@ -136,6 +136,8 @@ def _creatable(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if error.errno in NO_ROOM:
+            raise
         raise InputError(f"{folder} cannot be created ({error.strerror}): give another folder") from error
 
 
@@ -162,10 +164,42 @@ def _bring_one(
         raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
     with _creatable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
-    with _draft(folder, folder.parent) as parts, _told(parts, wanted.size, clock, progress):
+    needed = _needed([stored.read(store, run, wanted.name, wanted.sha256)])
+    with _roomy(folder, needed), _draft(folder, folder.parent) as parts, \
+            _told(parts, wanted.size, clock, progress):  # fmt: skip
         found = stored.fetch(store, run, wanted.name, parts, wanted.sha256)
-        stored.restore(parts, [_here(found)], folder)
+        stored.restore(parts, [_here(found)], folder, consume=True)
     return found
+
+
+def _needed(manifests: Sequence[Manifest]) -> int:
+    """The bytes that a copy of these takes at most: the blobs, and besides them the parts of the file that is
+    being put together."""
+    parts = [part for each in manifests for entry in each.files for part in entry.parts]
+    blobs = {part.sha256: part.size for part in parts}
+    return sum(part.size for part in parts) + max(blobs.values(), default=0)
+
+
+@contextlib.contextmanager
+def _roomy(folder: Path, needed: int) -> Iterator[None]:
+    """Raises NoRoom, with the disk and the need, before anything is copied and if the disk fills up
+    meanwhile."""
+    free = free_bytes(folder.parent)
+    if free is not None and free < needed:
+        raise _no_room(folder, needed)
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        raise _no_room(folder, needed) from error
+
+
+def _no_room(folder: Path, needed: int) -> NoRoom:
+    return NoRoom(
+        f"{folder} does not fit on {room_text(folder.parent, needed)}, and nothing was copied: free some "
+        "space there, or give a folder on another disk with -o"
+    )
 
 
 def bring_all(
@@ -189,14 +223,16 @@ def bring_all(
     with _creatable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
     size = sum(each.size for each in manifests)
-    with _draft(folder, folder.parent) as parts, _told(parts, size, clock, progress):
+    needed = _needed(manifests)
+    with _roomy(folder, needed), _draft(folder, folder.parent) as parts, \
+            _told(parts, size, clock, progress):  # fmt: skip
         blobs = parts / "blobs"
         blobs.mkdir()
         for manifest in manifests:
             for sha256 in manifest.blobs():
                 if not (blobs / sha256).exists():
                     stored.blob(store, run, manifest.ref, sha256, blobs / sha256)
-        stored.restore(parts, manifests, folder)
+        stored.restore(parts, manifests, folder, consume=True)
     return folder
 
 
@@ -244,8 +280,10 @@ def _told(parts: Path, size: int, clock: Clock, progress: Progressed | None) -> 
     over = threading.Event()
 
     def look() -> None:
+        most = 0  # blobs go while files are put together
         while not clock.wait(over, PROGRESS_SECONDS):
-            progress(min(_bytes_in(parts / "blobs"), size), size)
+            most = max(most, min(_bytes_in(parts / "blobs"), size))
+            progress(most, size)
 
     progress(0, size)
     watcher = threading.Thread(target=look, daemon=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from orchestrator import cron
 from orchestrator.client import controlling, lost, planning, routing, submitting
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.planning import Plan
 from orchestrator.client.wiring import Wired
 from orchestrator.core.edits import clash, differences
@@ -215,7 +216,7 @@ def register(
         submitting.check_route(route)
         for secret in parsed.job.secrets:
             wired.secret(secret)
-        frozen = planning.freeze(parsed, wired.folders.home)
+        frozen = planning.freeze(parsed, wired.folders.home, Fetching(wired))
         plan = planning.planned(wired, frozen, route, ledger, market.offers())
         at = client.clock.now()
         wanted = Schedule(parsed.job.name, frozen.job, wired.config.home_store, created_at=at, last=at)

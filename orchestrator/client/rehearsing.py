@@ -18,18 +18,19 @@ from typing import TYPE_CHECKING
 
 from orchestrator.agent import archive
 from orchestrator.client import planning
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.clock import Clock
 from orchestrator.config import PlatformConfig
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.fit import Fit, fit_on
 from orchestrator.core.job import Job, frozen_image
 from orchestrator.core.offer import Choice, Estimate, Offer
+from orchestrator.core.own_accelerators import Own
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import draft_folder, is_locked, remove_tree
 from orchestrator.freeze import inputs
 from orchestrator.home import PLATFORMS, Folders
 from orchestrator.platforms import catalog
-from orchestrator.platforms.platform import Cleaning, Platform
+from orchestrator.platforms.platform import Cleaning, Equipped, Platform
 from orchestrator.rehearsal import course, legs
 from orchestrator.rehearsal.judging import Rehearsed
 from orchestrator.session.staging import Materials
@@ -66,7 +67,7 @@ def rehearse(
     _clear(wired, client.clock)
     with _own_folder() as folder:
         folders = Folders(folder)
-        frozen = planning.freeze(_with_witness(parsed), folders.home)
+        frozen = planning.freeze(_with_witness(parsed), folders.home, Fetching(wired))
         archive.build(folders.agent)
         image = frozen_image(frozen.job.image)
         materials = Materials(
@@ -77,7 +78,7 @@ def rehearse(
             secrets=values,
             say=say,
         )
-        built = _built(given, folders, client.clock)
+        built = _built(given, folders, client.clock, client.wired().config.accelerators)
         ground = legs.Ground(
             built,
             frozen.job,
@@ -112,7 +113,7 @@ def _clear(wired: Wired, clock: Clock) -> None:
                 continue
             folders = Folders(path)
             for name in sorted(each.name for each in path.glob(f"{PLATFORMS}/*")):
-                platform = _built(_platform(wired, name), folders, clock)
+                platform = _built(_platform(wired, name), folders, clock, wired.config.accelerators)
                 found = platform.leftovers() if isinstance(platform, Cleaning) else ()
                 for session in {each.session for each in found if each.session}:
                     legs.end(platform, session, clock)
@@ -125,9 +126,12 @@ def _is_ours(path: Path) -> bool:
     return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
 
 
-def _built(given: PlatformConfig, folders: Folders, clock: Clock) -> Platform:
+def _built(given: PlatformConfig, folders: Folders, clock: Clock, own: Own) -> Platform:
     options, place = {**given.options, **_OURS}, folders.platform(given.name)
-    return catalog.build(given.name, given.type, options, folder=place, clock=clock)
+    made = catalog.build(given.name, given.type, options, folder=place, clock=clock)
+    if isinstance(made, Equipped):
+        made.equip(own)
+    return made
 
 
 def _platform(wired: Wired, name: str | None) -> PlatformConfig:
@@ -166,4 +170,4 @@ def _choice(job: Job, platform: Platform) -> Choice:
 
 def _chosen(offer: Offer, fit: Fit) -> Choice:
     nothing = Estimate(0.0, 0.0, 0.0, 0.0, 1, 0.0, 0.0, 0.0, "a rehearsal")
-    return Choice(offer, fit.micro_batch, fit.accumulate, catalogue[offer.accelerator].devices, nothing)
+    return Choice(offer, fit.micro_batch, fit.accumulate, fit.row.devices, nothing)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import controlling, planning, routing, submitting
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.wiring import Wired
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.edits import clash, job_differences
@@ -111,7 +112,7 @@ def _from_file(wired: Wired, record: RunRecord, job: str | os.PathLike[str]) -> 
     planning.check_secrets(wired, parsed.job)
     for secret in parsed.job.secrets:
         wired.secret(secret)
-    frozen = planning.freeze(parsed, wired.folders.home)
+    frozen = planning.freeze(parsed, wired.folders.home, Fetching(wired))
     return replace(frozen.job, schedule=record.job.schedule)
 
 

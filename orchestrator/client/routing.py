@@ -21,6 +21,8 @@ from orchestrator.core.job import Claim, Job
 from orchestrator.core.layout import queued
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.offer import Choice, Route, Until, UntilKind
+from orchestrator.core.own_accelerators import row_of
+from orchestrator.core.profiles import profile_key, profile_of
 from orchestrator.core.queueing import lay_out
 from orchestrator.core.route import ways
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
@@ -177,12 +179,25 @@ def measured(ledger: Ledger | None, job: Job) -> tuple[Measurement, ...]:
 
 def rate_is_known(choice: Choice, job: Job) -> bool:
     """Whether the estimate is based on a measurement, a claim or a bound."""
-    profile = job.profile(choice.offer.accelerator)
-    row = catalogue.get(choice.offer.accelerator)
+    profile, row = profile_of(job, choice.offer), row_of(choice.offer)
     if profile is None or row is None:
         return True
     prior = rate(job.work, profile, row, (), micro_batch=choice.micro_batch)
     return prior.known or choice.estimate.rate_source != prior.source
+
+
+def profile_text(choice: Choice, job: Job) -> str:
+    """`profile gpu>=24GB`: which of several profiles it uses, if that is not one of its own name."""
+    key = profile_key(job, choice.offer)
+    if key is None or key == choice.offer.accelerator or len(job.profiles) == 1:
+        return ""
+    return f"profile {key}"
+
+
+def needs_torch(choice: Choice) -> str:
+    """Which torch builds work there, if the usual ones do not; else empty."""
+    row = row_of(choice.offer)
+    return "" if row is None else row.needs_torch or ""
 
 
 def losses_text(choice: Choice, job: Job) -> str:

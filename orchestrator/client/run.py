@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator.client.run_curves import RunCurves
 from orchestrator.client.run_outputs import RunOutputs
 from orchestrator.core.lifecycle import Wish
 from orchestrator.errors import BackendError
@@ -46,6 +47,7 @@ class Run:
         self.client = client
         self.name = name
         self.outputs = RunOutputs(client, self._stored)
+        self.curves = RunCurves(client, name)
 
     def __repr__(self) -> str:
         return f"<Run {self.name}>"
@@ -186,12 +188,13 @@ class Run:
 
     # --- What it leaves ---------------------------------------------------------------------------------
 
-    def logs(self, *, follow: bool = False) -> Iterator[LogLine]:
-        """The lines that its sessions wrote, in one stream. With `follow` it waits for more until the run
-        rests. Contains only what the controller has collected; some platforms give their logs at the end."""
+    def logs(self, *, follow: bool = False, tail: int | None = None) -> Iterator[LogLine]:
+        """The lines that its sessions wrote, in one stream; with `tail`, only so many of the newest. With
+        `follow` it waits for more until the run rests. Contains only what the controller has collected;
+        some platforms give their logs at the end."""
         from orchestrator.client.logs import chunks, lines
 
-        return lines(chunks(self.client, self.name, follow=follow))
+        return lines(chunks(self.client, self.name, follow=follow, tail=tail))
 
     def checkpoints(self, *, verify: bool = False) -> tuple[Checkpoint, ...]:
         """Its accepted checkpoints, oldest first. `verify`: read every byte in the home store.

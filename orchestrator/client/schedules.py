@@ -30,7 +30,8 @@ class Schedules:
 
         from orchestrator import spec
 
-        return spec.load(Path(job)).job.schedule is not None
+        own = self._client.wired().config.accelerators
+        return spec.load(Path(job), own).job.schedule is not None
 
     def register(
         self,

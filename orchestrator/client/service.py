@@ -31,7 +31,6 @@ KEPT_VARIABLES = ("PATH", DATABASE, "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
 UNIT = """\
 [Unit]
 Description=Orchestrator: the controller of {home}
-Documentation=https://github.com/accelerator-orchestrator/orchestrator/blob/main/docs/operations.md
 After=network-online.target
 Wants=network-online.target
 StartLimitIntervalSec=0

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from orchestrator.core.event import (
     Assigned,
     CheckpointAccepted,
+    CheckpointCorrupt,
     Ended,
     Event,
     Started,
@@ -15,6 +16,7 @@ from orchestrator.core.event import (
     TurnedAway,
     Withdrawn,
 )
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.order import Order, Outcome
 
@@ -25,7 +27,7 @@ class SessionSummary:
 
     `to_step` is the step of its newest accepted checkpoint. `stop` is the wish for which it was asked to
     leave. `outcome` is how it ended, `message` why, and `step` the newest step that it reported then. If
-    `withdrawn`, it was never launched, and `message` says why.
+    `withdrawn`, it was never launched, and `message` says why. `gpu_use`: how busy its GPUs were, if known.
     """
 
     order: Order
@@ -38,6 +40,7 @@ class SessionSummary:
     message: str = ""
     step: int | None = None
     withdrawn: bool = False
+    gpu_use: GpuUse | None = None
 
     @property
     def name(self) -> str:
@@ -72,14 +75,16 @@ def sessions(history: Iterable[Event]) -> tuple[SessionSummary, ...]:
 
 def _after(session: SessionSummary, event: Event) -> SessionSummary:
     match event:
+        case CheckpointCorrupt(order=order):  # it falls back to an earlier checkpoint
+            return replace(session, order=order)
         case Started(at=at):
             return replace(session, started_at=at)
         case StopRequested(wish=wish):
             return replace(session, stop=wish)
         case CheckpointAccepted(checkpoint=checkpoint):
             return replace(session, to_step=max(session.to_step or 0, checkpoint.ref.step))
-        case Ended(at=at, outcome=outcome, message=message, step=step):
-            return replace(session, over_at=at, outcome=outcome, message=message, step=step)
+        case Ended(at=at, outcome=outcome, message=message, step=step, gpu_use=use):
+            return replace(session, over_at=at, outcome=outcome, message=message, step=step, gpu_use=use)
         case Withdrawn(at=at, reason=reason) | TurnedAway(at=at, reason=reason):
             return replace(session, over_at=at, withdrawn=True, message=reason)
     return session

@@ -7,11 +7,12 @@ whether Kaggle accepts the keys.
 from __future__ import annotations
 
 import os
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator import config as configuration
+from orchestrator import nvidia
+from orchestrator.client import own_gpus
 from orchestrator.client.adding import how_to_add
 from orchestrator.client.amending import next_old
 from orchestrator.client.home import Home
@@ -46,13 +47,15 @@ class _Machine:
     found: tuple[Found, ...]
     platforms: tuple[PlatformConfig, ...]
     advice: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class SetUp:
     """What was found, and the config that was written. `kept`: where the old config is now. `advice`: what a
     person does so that this machine's GPUs can be used, one command or sentence each. `old_name`: the name of
-    the default config, which this machine's platform keeps because runs are on it; usually empty.
+    the default config, which this machine's platform keeps because runs are on it; usually empty. `notes`:
+    why each of its GPUs is used or not.
     """
 
     config: Path
@@ -61,6 +64,7 @@ class SetUp:
     platforms: tuple[PlatformConfig, ...]
     advice: tuple[str, ...] = ()
     old_name: str = ""
+    notes: tuple[str, ...] = ()
 
 
 def init(home: Home, *, force: bool) -> SetUp:
@@ -76,6 +80,7 @@ def init(home: Home, *, force: bool) -> SetUp:
     machine = _machine(name, _memory_gb())
     kaggle = _kaggle(home)
     platforms = (*machine.platforms, *((PlatformConfig("kaggle", "kaggle"),) if kaggle.used else ()))
+    platforms = platforms or (PlatformConfig("docker", "docker", {"accelerator": "cpu"}),)  # none works here
     kept = _moved_away(path)
     try:
         configuration.write_default(home.path, platforms)
@@ -84,7 +89,8 @@ def init(home: Home, *, force: bool) -> SetUp:
             kept.replace(path)
         raise
     old_name = name if name != HERE else ""
-    return SetUp(path, kept, (*machine.found, kaggle, _colab(home)), platforms, machine.advice, old_name)
+    return SetUp(path, kept, (*machine.found, kaggle, _colab(home)), platforms, machine.advice, old_name,
+                 machine.notes)  # fmt: skip
 
 
 def _name(home: Home) -> str:
@@ -117,24 +123,42 @@ def _memory_gb() -> float:
 def _machine(name: str, memory: float) -> _Machine:
     """`name`: of the platform for its processes."""
     cpu = Found("cpu", f"{os.cpu_count() or 1} cores, {memory:.0f} GB", used=True)
-    seen = discovery.seen_here(_answer(*discovery.ASK_NVIDIA))
+    shown = nvidia.Asker(seconds=PROBE_SECONDS).gpus()
+    seen = tuple(Gpu(str(each.index), each.uuid, each.name, each.memory_gb) for each in shown.gpus)
     engine, trouble = _engine(seen)
     share = memory * MEMORY_SHARE
+    own = own_gpus.of_this_machine(shown, name)
+    if not own_gpus.is_supported():
+        own = own_gpus.OwnGpus((), ("processes of this machine need Linux: use Docker",))
     if engine is None:
-        gpus = Found("gpu", _names(seen), used=False)
-        here = PlatformConfig(name, "process", _process_options(share))
-        return _Machine((cpu, gpus, Found("docker", trouble, used=False)), (here,))
+        gpus = Found("gpu", _names(seen), used=bool(own.platforms))
+        here = _here(name, share)
+        found = (cpu, gpus, Found("docker", trouble, used=False))
+        return _Machine(found, (*here, *own.platforms), notes=own.notes)
     given = discovery.entries(engine, share / 2 if engine.here else engine.memory_gb * MEMORY_SHARE)
     alone = not engine.here or any(each["accelerator"] != "cpu" for each in given.values())
-    here = PlatformConfig(name, "process", _process_options(share if alone else share / 2))
+    here = _here(name, share if alone else share / 2)
     used = any("gpus" in each for each in given.values())
-    gpus = Found("gpu", _gpus_text(engine, seen), used=used)
+    if used and engine.here:
+        notes = ("they go to Docker, and not to processes too: neither would see that the other uses one",)
+        own = own_gpus.OwnGpus((), notes)
+    gpus = Found("gpu", _gpus_text(engine, seen), used=used or bool(own.platforms))
     docker = Found("docker", f"{engine.version} at {engine.place}", used=True)
     return _Machine(
         (cpu, gpus, docker),
-        (here, *(PlatformConfig(each, "docker", options) for each, options in given.items())),
+        (
+            *here,
+            *own.platforms,
+            *(PlatformConfig(each, "docker", options) for each, options in given.items()),
+        ),
         engine.advice if seen and engine.here and not used else (),
+        own.notes,
     )
+
+
+def _here(name: str, memory: float) -> tuple[PlatformConfig, ...]:
+    """The platform for processes on this machine's CPU, where they are supported."""
+    return (PlatformConfig(name, "process", _process_options(memory)),) if own_gpus.is_supported() else ()
 
 
 def _process_options(memory: float) -> dict[str, object]:
@@ -185,19 +209,3 @@ def _kaggle(home: Home) -> Found:
 def _colab(home: Home) -> Found:
     """Never used unasked: what opens the account is made on a terminal, and each machine costs."""
     return Found("colab", f"to use Google Colab, {how_to_add(home, 'colab')}", used=False)
-
-
-def _answer(*command: str) -> str:
-    """The output of a program on this machine; empty if it is missing, fails or hangs."""
-    try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=PROBE_SECONDS,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return done.stdout if done.returncode == 0 else ""

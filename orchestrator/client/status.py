@@ -17,6 +17,7 @@ from orchestrator.ledger import RunSummary
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
     from orchestrator.core.foreseen import Forecast
+    from orchestrator.core.gpu_use import GpuUse
 
 LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
@@ -25,11 +26,13 @@ LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 class RunStatus(RunSummary):
     """The present state of a run in plain values. Times in unix seconds, durations in seconds.
 
-    `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left at
-    the present rate; `forecast` is when the run ends, with everything that lies between. `trouble`: why its
-    platform does not answer at the moment. `waits_since`: since when its session has waited in the platform's
-    queue. `in_slices`: it sleeps between the times that its schedule gives it, and its end is unknown. None
-    stands for unknown, or not the case.
+    `step` is the last reported one, else the newest checkpoint's. `seconds_left` is the training time left
+    at the present rate; `forecast` is when the run ends, with everything that lies between. `trouble`: why
+    its platform does not answer at the moment. `waits_since`: since when its session has waited in the
+    platform's queue. `read_at`: when its session was last read; its rate and its loss are of then.
+    `launched_at`: its session's launch. `stalled_seconds`: for how long its training has stood at this
+    step, if that is longer than expected. `in_slices`: it sleeps between the times that its schedule gives
+    it, and its end is unknown. `gpu_use`: how busy its GPUs are. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -40,6 +43,10 @@ class RunStatus(RunSummary):
     waits_since: float | None = None
     forecast: Forecast | None = None
     in_slices: bool = False
+    read_at: float | None = None
+    launched_at: float | None = None
+    stalled_seconds: float | None = None
+    gpu_use: GpuUse | None = None
 
     @property
     def progress(self) -> Progress:
@@ -93,14 +100,29 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
 
         reading = live.read(client.home.folders, summary.run, summary.session)
     found = progress(summary.steps_total, summary.accepted_step, reading)
+    status = reading.observation.status if reading is not None else None
     return RunStatus(
         **vars(summary),
         step=found.step,
         steps_per_second=found.steps_per_second,
-        loss=found.loss,
+        loss=found.loss if reading is not None else _last_loss(client, summary),
         seconds_left=found.seconds_left,
         trouble=reading.trouble if reading is not None else "",
         waits_since=reading.waits_since if reading is not None else None,
         forecast=None if summary.phase in FINAL else foreseen.forecasts.get(summary.run),
         in_slices=summary.phase not in FINAL and summary.run in foreseen.sliced,
+        read_at=reading.at if reading is not None else None,
+        launched_at=reading.launched_at if reading is not None else None,
+        stalled_seconds=reading.stalled_seconds if reading is not None else None,
+        gpu_use=None if status is None else status.gpu_use,
     )
+
+
+def _last_loss(client: Client, summary: RunSummary) -> float | None:
+    """The loss that the last session of a run that rests reported last."""
+    if summary.phase not in FINAL and summary.phase is not Phase.HELD:
+        return None
+    from orchestrator.client import live
+
+    last = live.last(client.home.folders, summary.run)
+    return None if last is None or last.observation.status is None else last.observation.status.loss

@@ -14,11 +14,11 @@ import string
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import beginning, controlling, deadlines, interrupt, lost, planning, routing
 from orchestrator.client.beginning import Beginning
+from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.home import Home
 from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.planning import Plan
@@ -132,7 +132,7 @@ def _recorded(
     check_route(route)
     for secret in parsed.job.secrets:
         wired.secret(secret)
-    frozen = planning.freeze(parsed, wired.folders.home)
+    frozen = planning.freeze(parsed, wired.folders.home, Fetching(wired))
     plan = planning.planned(wired, frozen, route, ledger)
     store, now = wired.config.home_store, client.clock.now()
     warnings = share(wired, RunRecord(name, frozen.job, now, store=store)) if ledger.is_shared else ()
@@ -148,7 +148,7 @@ def share(wired: Wired, record: RunRecord) -> tuple[str, ...]:
     to start one. Returns warnings. `record` may stand for the runs to come of a schedule."""
     job, into = record.job, wired.folders.inputs
     try:
-        if sum(packing.size(Path(each.origin)) for each in job.inputs) <= bounds.INPUTS_BYTES_MAX:
+        if sum(packing.size(inputs.located(each)) for each in job.inputs) <= bounds.INPUTS_BYTES_MAX:
             inputs.stage(job.inputs, into)
         return depositing.materials(wired.store(record.store), record, wired.folders)
     except (OrchestratorError, OSError) as error:

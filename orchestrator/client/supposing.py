@@ -18,9 +18,10 @@ from zoneinfo import ZoneInfo
 from orchestrator import catalog
 from orchestrator import config as configuration
 from orchestrator.config import Config, PlatformConfig
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, Traits
+from orchestrator.core.own_accelerators import own_named, row_named, row_of
 from orchestrator.core.wording import count_text, span, unknown
 from orchestrator.errors import InputError, SpecError
 from orchestrator.hindsight.comparing import Compared, Comparison, Totals, compare
@@ -154,7 +155,7 @@ def _compare_options(
         if name not in _PLAYED:
             change.told.append(f"{before.name}: `{name}` differs, which is not played")
     for offer in offers:
-        row = catalogue.get(offer.accelerator)
+        row = row_of(offer)
         if row is None:  # it is not in this version's catalogue, so nothing runs there
             continue
         place, kind = (offer.platform, offer.accelerator), row.kind
@@ -198,8 +199,9 @@ def _stated(text: str, supposed: Config) -> tuple[str, str, int]:
     known = [each.name for each in supposed.platforms]
     if name not in known:
         raise InputError(f"--offer {text}: {unknown(f'platform {name!r}', name, known)}")
-    if accelerator not in catalogue:
-        raise InputError(f"--offer {text}: {unknown(f'accelerator {accelerator!r}', accelerator, catalogue)}")
+    if row_named(accelerator, supposed.accelerators) is None:
+        told = unknown_accelerator(f"accelerator {accelerator!r}", accelerator, own=supposed.accelerators)
+        raise InputError(f"--offer {text}: {told}")
     count = int(slots) if re.fullmatch(r"[0-9]{1,4}", slots) else 0
     if ":" in rest and not 1 <= count <= SLOTS_MAX:
         raise InputError(f"--offer {text}: {slots!r} is not a number of slots; give 1 to {SLOTS_MAX}")
@@ -219,7 +221,7 @@ def _added(
         mine = [(accelerator, slots) for name, accelerator, slots in stated if name == each.name]
         known = {accelerator for name, accelerator in offers if name == each.name}
         if not mine and each.name not in recording.platforms:
-            mine = [_of_options(each, options)]
+            mine = [_of_options(each, options, supposed)]
         for accelerator, slots in mine:
             if accelerator in known:
                 raise InputError(
@@ -233,13 +235,15 @@ def _added(
                 f"{each.name}/{accelerator} was never asked: {count_text(slots, 'slot')}, {wall} and no "
                 "quota are assumed"
             )
-            yield Offer(each.name, accelerator, traits, slots)
+            own = own_named(accelerator, supposed.accelerators)
+            yield Offer(each.name, accelerator, traits, slots, own=own)
 
 
-def _of_options(given: PlatformConfig, options: Mapping[str, Any]) -> tuple[str, int]:
+def _of_options(given: PlatformConfig, options: Mapping[str, Any], supposed: Config) -> tuple[str, int]:
     """What a platform has, if its options say so. Raises InputError that asks for it."""
     accelerator, slots = options.get("accelerator"), options.get("slots")
-    if isinstance(accelerator, str) and accelerator in catalogue and isinstance(slots, int):
+    known = isinstance(accelerator, str) and row_named(accelerator, supposed.accelerators) is not None
+    if isinstance(accelerator, str) and known and isinstance(slots, int):
         return accelerator, slots
     raise InputError(
         f"the ledger does not know what the platform {given.name!r} offers, because it was not in use: state "

@@ -27,7 +27,7 @@ from orchestrator.errors import AccessDenied, InputError, SpecError
 from orchestrator.home import UPLINK, Folders
 from orchestrator.ledger import Ledger
 from orchestrator.platforms import catalog as platforms
-from orchestrator.platforms.platform import Mailed, Placed, Platform
+from orchestrator.platforms.platform import Equipped, Mailed, Placed, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.references import resolve as resolve_reference
 from orchestrator.stores import catalog as stores
@@ -46,12 +46,15 @@ class Wired:
     config: Config
     clock: Clock
     folders: Folders
+    fetch_progress: Callable[[str, int, int | None], None] | None = None  # of inputs: name, bytes, all bytes
 
     @classmethod
-    def from_home(cls, home: Path, clock: Clock) -> Wired:
+    def from_home(
+        cls, home: Path, clock: Clock, fetch_progress: Callable[[str, int, int | None], None] | None = None
+    ) -> Wired:
         """Reads the config in `home`. Raises SpecError or InputError if it is wrong."""
         config = configuration.load(home)
-        return cls(config, clock, Folders(config.home))
+        return cls(config, clock, Folders(config.home), fetch_progress)
 
     def platforms(self) -> dict[str, Platform]:
         """Every configured platform by name, each wrapped in retries."""
@@ -83,6 +86,8 @@ class Wired:
             before = takewhile(lambda each: each.name != given.name, self.config.platforms)
             platforms.check_single(given.name, given.type, ((each.name, each.type) for each in before))
             made = platforms.build(given.name, given.type, given.options, folder=folder, clock=self.clock)
+        if isinstance(made, Equipped):
+            made.equip(self.config.accelerators)
         if isinstance(made, Mailed):
             made.connect(Mailbox(lambda: self.store(""), given.name))
         return made

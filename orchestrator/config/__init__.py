@@ -1,6 +1,7 @@
 """The user's platforms, stores and rules: `config.yaml` in the orchestrator's home, or the defaults.
 
 config.py     what a config says, as values
+accelerators.py  the accelerators that the catalogue lacks
 reading.py    the file's sections, and every problem with them
 database.py   the URL of the ledger's database
 writing.py    the file that `init` writes

@@ -14,12 +14,14 @@ from typing import Any
 
 from orchestrator.config.yaml_text import as_flow
 from orchestrator.core.job import Rule
+from orchestrator.core.own_accelerators import Own
 from orchestrator.core.prices import Prices
 from orchestrator.errors import Mistake
 from orchestrator.home import CONFIG
 from orchestrator.references import REFERENCE
 from orchestrator.spec.checks import is_reserved
 from orchestrator.spec.document import Document
+from orchestrator.spec.fetching import InputRules
 from orchestrator.spec.notices import NotifyTarget
 
 # Variables with logins of platforms, stores and databases. Jobs get them only if the config allows it.
@@ -65,7 +67,8 @@ class Config:
     `database` is an SQLAlchemy URL with its secrets filled in, so it is never shown. `home_store` names one
     of `stores`. `timezone` is for the hours in rules. `secrets_allow` are the names, or patterns of names, of
     secrets that jobs may list; None: the config does not say. `targets` are who is told what happens.
-    `prices`: what sessions cost, if it says so.
+    `prices`: what sessions cost, if it says so. `inputs`: limits of those from the network. `accelerators`:
+    those that the catalogue lacks.
     """
 
     home: Path
@@ -80,6 +83,8 @@ class Config:
     targets: tuple[NotifyTarget, ...] = ()
     prices: Prices | None = None
     metrics: MetricsConfig | None = None
+    inputs: InputRules = field(default_factory=InputRules)
+    accelerators: Own = field(default_factory=dict)
     document: Document = field(default_factory=lambda: Document(CONFIG), repr=False, compare=False)
 
     @property

@@ -13,6 +13,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from orchestrator.config.accelerators import OWN_MAX, Accelerators, accelerator_problems, readable
+from orchestrator.config.accelerators import build as build_accelerators
 from orchestrator.config.config import (
     DEFAULT_PLATFORMS,
     DEFAULT_STORES,
@@ -28,6 +30,7 @@ from orchestrator.home import CONFIG, LEDGER
 from orchestrator.references import REFERENCE
 from orchestrator.spec.checks import zone_problem
 from orchestrator.spec.document import Document, Problem, read
+from orchestrator.spec.fetching import InputsSection, input_rules_problems
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS, Name, Section, Text
 from orchestrator.spec.job import read_bytes
 from orchestrator.spec.mistakes import unknown, validate
@@ -91,6 +94,15 @@ class _ConfigSection(Section):
     prices: PricesSection | None = Field(
         default=None, description="a mapping such as {currency: EUR, per_hour: {box: 0.05}}"
     )
+    inputs: InputsSection = Field(
+        default_factory=InputsSection,
+        description="a mapping such as {allow_private: [nas.local]}",
+    )
+    accelerators: Accelerators | None = Field(
+        default=None,
+        max_length=OWN_MAX,
+        description="a mapping of names to {memory_gb: …, teraflops: {…}, arch: sm_89}",
+    )
 
 
 def load(home: Path) -> Config:
@@ -137,13 +149,18 @@ def _config(home: Path, section: _ConfigSection, document: Document, database: s
         metrics=None if section.metrics is None else MetricsConfig(
             section.metrics.port, section.metrics.address, tuple(section.metrics.hosts)
         ),
+        inputs=section.inputs.build(),
+        accelerators=build_accelerators(section.accelerators),
         document=document,
     )  # fmt: skip
 
 
 def _problems(tree: object, database: Database) -> Iterator[Problem]:
-    yield from rule_problems(given(tree, "rules"), ("rules",))
+    own = readable(given(tree, "accelerators"))
+    yield from accelerator_problems(given(tree, "accelerators"))
+    yield from rule_problems(given(tree, "rules"), ("rules",), own)
     yield from target_problems(given(tree, "notify"), ("notify",))
+    yield from input_rules_problems(given(tree, "inputs"), ("inputs",))
     zone = given(tree, "timezone")
     told = zone_problem(zone) if isinstance(zone, str) and zone else None
     if told is not None:
@@ -157,7 +174,7 @@ def _problems(tree: object, database: Database) -> Iterator[Problem]:
         yield from _literal_secrets(given(tree, key), (key,))
     platforms = given(tree, "platforms")
     known = list(platforms) if isinstance(platforms, dict) else [each.name for each in DEFAULT_PLATFORMS]
-    yield from price_problems(given(tree, "prices"), known, ("prices",))
+    yield from price_problems(given(tree, "prices"), known, ("prices",), own)
     stores, home_store = given(tree, "stores"), given(tree, "home_store")
     names = list(stores) if isinstance(stores, dict) else [store.name for store in DEFAULT_STORES]
     if isinstance(home_store, str) and home_store not in names:

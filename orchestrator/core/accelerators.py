@@ -6,162 +6,39 @@ accelerator really is. If a vendor gives two figures, the catalogue has the dens
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
-from orchestrator.core.job import Kind, Precision
+from orchestrator.core import datacenter, geforce
+from orchestrator.core.hardware import BF16, FACTS, FP16, FP32, MFU_FACTS, Accelerator, row
 
-FP32, BF16, FP16 = Precision.FP32, Precision.BF16, Precision.FP16
+__all__ = ["DEVICES_MAX", "Accelerator", "catalogue", "several_of", "split"]
 
-
-@dataclass(frozen=True, eq=False)
-class Accelerator:
-    """One row of the catalogue; compared by identity, because every name has one row.
-
-    `devices` is how many devices a training process sees, and `memory_gb` the memory of each (for `cpu` the
-    minimum; the offer knows the host). `peak_flops` (FLOP/s) and `bandwidth` (bytes/s) are of the whole
-    accelerator. A precision that is missing from `peak_flops` is not native: it is emulated, slower than the
-    next wider one, or refused. `arch` is CUDA's `sm_…` for GPUs. `mfu` is the share of the peak that a first
-    guess expects. `needs_torch` says which torch builds work, if the usual ones do not. `retired` says why
-    the accelerator is no longer available. `sources` gives the source of each field.
-    """
-
-    name: str
-    devices: int
-    memory_gb: float
-    peak_flops: Mapping[Precision, float]
-    bandwidth: float
-    arch: str
-    mfu: float
-    sources: Mapping[str, str]
-    needs_torch: str | None = None
-    retired: str | None = None
-
-    @property
-    def kind(self) -> Kind:
-        """What packages for it are built for: `cpu`, `gpu` or `tpu`."""
-        if self.arch.startswith("sm_"):
-            return Kind.GPU
-        return Kind.TPU if self.arch.startswith("tpu-") else Kind.CPU
-
-    @property
-    def precisions(self) -> frozenset[Precision]:
-        """The precisions it computes natively."""
-        return frozenset(self.peak_flops)
-
-
-_FACTS = "docs/references/accelerators.md#peaks"
-_MFU_FACTS = "assumption, docs/references/accelerators.md#share-of-the-peak"
-_MFU_GUESS = "assumption: as its kind in docs/references/accelerators.md#share-of-the-peak"
-_AMPERE = "NVIDIA Ampere GA102 architecture whitepaper"
+DEVICES_MAX = 64  # a name such as H100x8 counts the GPUs of one machine
+_SEVERAL = re.compile(r"(.+?)x([1-9][0-9]?)")
 _TPU = "Google Cloud TPU system architecture, figures per chip"
 _TPU_FP32 = "fp32 assumed a third of bf16, three bf16 passes a product"
-# Both: docs/references/accelerators.md#torch-builds
-_NO_PASCAL = (
-    "a build for CUDA 12.6 or older: wheels from cu128 on lack sm_60, so memory can be allocated, but every "
-    "operation fails"
-)
-_NO_VOLTA = "a build for CUDA 12.6 or older: since torch 2.11, wheels from cu128 on lack sm_70"
-
-
-def _row(
-    name: str,
-    arch: str,
-    *,
-    memory_gb: float,
-    gigabytes_per_second: float,
-    teraflops: Mapping[Precision, float],
-    mfu: float,
-    source: str,
-    mfu_source: str = _MFU_GUESS,
-    memory_source: str = "",
-    devices: int = 1,
-    needs_torch: str | None = None,
-    retired: str | None = None,
-) -> tuple[str, Accelerator]:
-    sources = {
-        "devices": source,
-        "arch": source,
-        "peak_flops": source,
-        "bandwidth": source,
-        "memory_gb": memory_source or source,
-        "mfu": mfu_source,
-    }
-    peak = MappingProxyType({precision: figure * 1e12 for precision, figure in teraflops.items()})
-    row = Accelerator(
-        name=name,
-        devices=devices,
-        memory_gb=memory_gb,
-        peak_flops=peak,
-        bandwidth=gigabytes_per_second * 1e9,
-        arch=arch,
-        mfu=mfu,
-        sources=MappingProxyType(sources),
-        needs_torch=needs_torch,
-        retired=retired,
-    )
-    return name, row
-
-
-def _cuda() -> tuple[tuple[str, Accelerator], ...]:
-    return (
-        _row("K80half", "sm_37", memory_gb=12, gigabytes_per_second=240, teraflops={FP32: 4.1}, mfu=0.5,
-             source=f"{_FACTS}; one of the two GPUs of a Tesla K80", mfu_source=_MFU_FACTS,
-             retired="CUDA 12.0 removed Kepler (sm_37), and so did torch"),
-        _row("P100", "sm_60", memory_gb=16, gigabytes_per_second=732, teraflops={FP16: 18.7, FP32: 9.3},
-             mfu=0.3, source=f"{_FACTS}; no tensor cores", mfu_source=_MFU_FACTS, needs_torch=_NO_PASCAL),
-        _row("V100", "sm_70", memory_gb=32, gigabytes_per_second=900, teraflops={FP16: 125, FP32: 15.7},
-             mfu=0.33, source=f"{_FACTS}; fp32: NVIDIA V100 datasheet (SXM2)", mfu_source=_MFU_FACTS,
-             needs_torch=_NO_VOLTA),
-        _row("T4", "sm_75", memory_gb=15, gigabytes_per_second=320, teraflops={FP16: 65, FP32: 8.1},
-             mfu=0.3, source=f"{_FACTS}; fp32: NVIDIA T4 datasheet", mfu_source=_MFU_FACTS,
-             memory_source=f"{_FACTS}: 15 GB of its 16 are left to programs"),
-        _row("T4x2", "sm_75", devices=2, memory_gb=15, gigabytes_per_second=640,
-             teraflops={FP16: 130, FP32: 16.2}, mfu=0.28, source=f"two T4; {_FACTS}", mfu_source=_MFU_FACTS),
-        _row("RTX3050", "sm_86", memory_gb=8, gigabytes_per_second=224,
-             teraflops={FP16: 18.2, BF16: 18.2, FP32: 9.1}, mfu=0.35,
-             source=f"{_FACTS}, accumulating in fp32; bf16 the same and fp32 half of it, as all GA10x",
-             mfu_source=_MFU_FACTS),
-        _row("RTX3070", "sm_86", memory_gb=8, gigabytes_per_second=448,
-             teraflops={FP16: 40.6, BF16: 40.6, FP32: 20.3}, mfu=0.4,
-             source=f"{_AMPERE}, accumulating in fp32"),
-        _row("RTX3090", "sm_86", memory_gb=24, gigabytes_per_second=936,
-             teraflops={FP16: 71, BF16: 71, FP32: 35.6}, mfu=0.45,
-             source=f"{_FACTS}, accumulating in fp32; bf16 and fp32: {_AMPERE}", mfu_source=_MFU_FACTS),
-        _row("L4", "sm_89", memory_gb=24, gigabytes_per_second=300,
-             teraflops={FP16: 121, BF16: 121, FP32: 30.3}, mfu=0.35, source="NVIDIA L4 datasheet"),
-        _row("A100", "sm_80", memory_gb=40, gigabytes_per_second=1555,
-             teraflops={FP16: 312, BF16: 312, FP32: 19.5}, mfu=0.4,
-             source="NVIDIA A100 datasheet, 40 GB"),
-        _row("RTXPRO6000", "sm_120", memory_gb=96, gigabytes_per_second=1597,
-             teraflops={FP16: 500, BF16: 500, FP32: 120}, mfu=0.35,
-             source="NVIDIA RTX PRO 6000 Blackwell Server Edition datasheet; half of its sparse 1 PFLOP/s"),
-        _row("H100", "sm_90", memory_gb=80, gigabytes_per_second=3350,
-             teraflops={FP16: 989, BF16: 989, FP32: 67}, mfu=0.35, source="NVIDIA H100 datasheet (SXM)"),
-        _row("H200", "sm_90", memory_gb=141, gigabytes_per_second=4800,
-             teraflops={FP16: 989, BF16: 989, FP32: 67}, mfu=0.35,
-             source=f"{_FACTS}; fp32: NVIDIA H200 datasheet (SXM)", mfu_source=_MFU_FACTS),
-    )  # fmt: skip
+_SHARE_TOGETHER = 0.93  # of one GPU's: T4x2 against T4 in docs/references/accelerators.md#share-of-the-peak
 
 
 def _tpu() -> tuple[tuple[str, Accelerator], ...]:
     return (
-        _row("TPUv2-8", "tpu-v2", devices=8, memory_gb=8, gigabytes_per_second=2400,
-             teraflops={BF16: 180, FP32: 60}, mfu=0.3, source=f"{_FACTS}; {_TPU_FP32}",
-             mfu_source=_MFU_FACTS, memory_source=f"{_FACTS}: 64 GB over eight cores",
+        row("TPUv2-8", "tpu-v2", devices=8, memory_gb=8, gigabytes_per_second=2400,
+             teraflops={BF16: 180, FP32: 60}, mfu=0.3, source=f"{FACTS}; {_TPU_FP32}",
+             mfu_source=MFU_FACTS, memory_source=f"{FACTS}: 64 GB over eight cores",
              # docs/references/accelerators.md#retired
              retired="Colab replaced it with TPUv5e-1 in September 2025"),
-        _row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
+        row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
              teraflops={BF16: 492, FP32: 164}, mfu=0.3, source=f"{_TPU}, times four; {_TPU_FP32}",
              # docs/references/kaggle.md#accelerators
              retired="Kaggle retired it and silently substitutes another machine"),
-        _row("TPUv5e-1", "tpu-v5e", memory_gb=16, gigabytes_per_second=819,
-             teraflops={BF16: 197, FP32: 65.7}, mfu=0.35, source=f"{_FACTS}; {_TPU_FP32}",
-             mfu_source=_MFU_FACTS),
-        _row("TPUv5e-8", "tpu-v5e", devices=8, memory_gb=16, gigabytes_per_second=6552,
-             teraflops={BF16: 1576, FP32: 525}, mfu=0.3, source=f"eight TPUv5e-1; {_FACTS}; {_TPU_FP32}"),
-        _row("TPUv6e-1", "tpu-v6e", memory_gb=32, gigabytes_per_second=1640,
+        row("TPUv5e-1", "tpu-v5e", memory_gb=16, gigabytes_per_second=819,
+             teraflops={BF16: 197, FP32: 65.7}, mfu=0.35, source=f"{FACTS}; {_TPU_FP32}",
+             mfu_source=MFU_FACTS),
+        row("TPUv5e-8", "tpu-v5e", devices=8, memory_gb=16, gigabytes_per_second=6552,
+             teraflops={BF16: 1576, FP32: 525}, mfu=0.3, source=f"eight TPUv5e-1; {FACTS}; {_TPU_FP32}"),
+        row("TPUv6e-1", "tpu-v6e", memory_gb=32, gigabytes_per_second=1640,
              teraflops={BF16: 918, FP32: 306}, mfu=0.35, source=f"Google Cloud TPU v6e page; {_TPU_FP32}"),
     )  # fmt: skip
 
@@ -171,11 +48,73 @@ def _cpu() -> tuple[tuple[str, Accelerator], ...]:
     # cores at 3 GHz reach, at 0.3 of their own 0.77 TFLOP/s.
     source = "AMD EPYC 9654 datasheet: 96 cores at 3.55 GHz, 32 fp32 FLOP a cycle, twice as many in bf16"
     return (
-        _row("cpu", "cpu", memory_gb=8, gigabytes_per_second=460, teraflops={FP32: 10.9, BF16: 21.8},
+        row("cpu", "cpu", memory_gb=8, gigabytes_per_second=460, teraflops={FP32: 10.9, BF16: 21.8},
              mfu=0.02, source=source, memory_source="assumption: a small host; the offer knows better",
              mfu_source="assumption: eight AVX2 cores at 3 GHz, 0.3 of their peak"),
     )  # fmt: skip
 
 
-catalogue: Mapping[str, Accelerator] = MappingProxyType(dict((*_cuda(), *_tpu(), *_cpu())))
-"""Every accelerator by its name; names are case-sensitive."""
+def _mps() -> tuple[tuple[str, Accelerator], ...]:
+    # Its arch is no GPU's for packages: torch has one build for Macs, and nothing of CUDA.
+    return (
+        row("MPS", "mps", memory_gb=8, gigabytes_per_second=819, teraflops={FP16: 28.4, FP32: 28.4}, mfu=0.1,
+            source="Apple M3 Ultra, 80 GPU cores: assumed 0.355 TFLOP/s a core, in fp16 as in fp32",
+            memory_source="assumption: what a Mac of 16 GB leaves to its GPU; the memory is unified",
+            mfu_source="assumption: most Macs have an eighth to a half of these cores"),
+    )  # fmt: skip
+
+
+def several_of(one: Accelerator, count: int) -> Accelerator:
+    """`count` devices of this single one, used together, such as `T4x2`."""
+    source = {part: f"{count} × {one.name}: {text}" for part, text in one.sources.items()}
+    source["mfu"] = f"assumption: {_SHARE_TOGETHER:g} of one {one.name}'s, as T4x2 against T4"
+    return Accelerator(
+        name=f"{one.name}x{count}",
+        devices=count,
+        memory_gb=one.memory_gb,
+        peak_flops=MappingProxyType({each: count * figure for each, figure in one.peak_flops.items()}),
+        bandwidth=count * one.bandwidth,
+        arch=one.arch,
+        mfu=round(one.mfu * _SHARE_TOGETHER, 3),
+        sources=MappingProxyType(source),
+        needs_torch=one.needs_torch,
+        retired=one.retired,
+        gpu_names=one.gpu_names,
+    )
+
+
+def split(name: str) -> tuple[str, int] | None:
+    """`RTX4090x2` as `RTX4090` and 2; None for a name that counts nothing, or more than is allowed."""
+    match = _SEVERAL.fullmatch(name)
+    count = int(match[2]) if match else 0
+    return (match[1], count) if match and 2 <= count <= DEVICES_MAX else None
+
+
+class _Catalogue(Mapping[str, Accelerator]):
+    """The rows by name. Several GPUs of a row follow from it by rule, so iteration lists only the rows."""
+
+    def __init__(self, rows: Iterable[tuple[str, Accelerator]]) -> None:
+        self._listed = dict(rows)
+        self._several: dict[str, Accelerator] = {}
+
+    def __getitem__(self, name: str) -> Accelerator:
+        found = self._listed.get(name) or self._several.get(name)
+        parts = split(name) if found is None and isinstance(name, str) else None
+        one = None if parts is None else self._listed.get(parts[0])
+        if parts is not None and one is not None and one.arch.startswith("sm_") and one.devices == 1:
+            found = self._several.setdefault(name, several_of(one, parts[1]))
+        if found is None:
+            raise KeyError(name)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._listed)
+
+    def __len__(self) -> int:
+        return len(self._listed)
+
+
+catalogue: Mapping[str, Accelerator] = _Catalogue(
+    (*datacenter.rows(), *geforce.rows(), *_tpu(), *_cpu(), *_mps())
+)
+"""Every accelerator by its name; names are case-sensitive. Several of a GPU are there too (`RTX4090x2`)."""

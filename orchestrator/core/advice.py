@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerators import catalogue, split
 from orchestrator.core.job import Job
 from orchestrator.core.order import RESUME
 
@@ -34,7 +34,7 @@ def _has_ladder(job: Job) -> bool:
     if len(sizes) > 1:
         return True
     for name, profile in job.profiles:
-        devices = catalogue[name].devices if name in catalogue else 1
+        devices = catalogue[name].devices if name in catalogue else (split(name) or ("", 1))[1]
         if (job.work.accumulate(profile.micro_batch, devices) or 1) > 1 and "{accumulate}" not in " ".join(
             job.command
         ):

@@ -9,12 +9,13 @@ import re
 from dataclasses import replace
 
 from orchestrator.core import slices
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.estimate import mean_time_to_failure
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice
 from orchestrator.core.order import RESUME, Order, session_name
+from orchestrator.core.own_accelerators import row_of
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.run import RunRecord
 
 GIB = 1024**3
@@ -32,9 +33,10 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
     """
     job, offer = record.job, choice.offer
     budget = budget_seconds(choice, opens_seconds if record.slice is None else None)
-    profile = job.profile(offer.accelerator)
+    profile, row = profile_of(job, offer), row_of(offer)
     assert profile is not None
-    needed = job.requirements_on(catalogue[offer.accelerator].kind)
+    assert row is not None
+    needed = job.requirements_on(row.kind)
     generation = record.generation + 1
     resume = newest(record.accepted)
     steps_per_second = choice.estimate.samples_per_second / job.work.global_batch
@@ -77,6 +79,8 @@ def assign(record: RunRecord, choice: Choice, opens_seconds: float | None = None
         watch=job.checkpoint.watch,
         shell=job.shell,
         on_nan=job.on_nan,
+        python=job.python if offer.traits.own_python else None,
+        own=offer.own,
     )
 
 
@@ -116,7 +120,7 @@ def budget_seconds(choice: Choice, opens_seconds: float | None = None) -> float 
 
 def fill(job: Job, choice: Choice) -> tuple[str, ...]:
     """The command with its placeholders filled; every argument stays one argument."""
-    profile = job.profile(choice.offer.accelerator)
+    profile = profile_of(job, choice.offer)
     assert profile is not None
     values = {
         "steps": job.work.total,

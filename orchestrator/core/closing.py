@@ -6,6 +6,8 @@ that closes the session's generation.
 
 from __future__ import annotations
 
+import re
+
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Cancelled, Completed, Cooldown, GaveUp, Held, Requeued
 from orchestrator.core.lifecycle import Wish
@@ -25,6 +27,10 @@ NOT_COUNTED = frozenset(
     {Outcome.QUOTA_EXHAUSTED, Outcome.NO_CAPACITY, Outcome.REFUSED, Outcome.REJECTED, Outcome.DENIED}
 )
 PLATFORMS_DOING = frozenset({Outcome.LOST})  # the job is not to blame, so the run does not fail of it
+# What a command, its framework or our agent says on a full disk.
+_NO_ROOM = re.compile(
+    r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|disk is full|free\) is full"
+)
 RELEASE = "`orchestrator release` tries again"
 
 Closing = Completed | Requeued | GaveUp | Cancelled | Held
@@ -143,6 +149,8 @@ def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
 def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp | Held:
     count = record.fruitless + 1
     allowed = record.job.without_progress
+    if _NO_ROOM.search(session.message):  # it would end in the same way until somebody frees some
+        return Held(now, f"{session.message}; free some space on {session.order.platform}, then {RELEASE}")
     if session.hopeless and not any(each.ref.generation for each in record.accepted):
         return GaveUp(
             now, _with_tail(f"{session.message}; it would fail again, so it is not repeated", session)

@@ -36,7 +36,7 @@ def job_differences(old: Job, new: Job) -> tuple[str, ...]:
     found = [
         name
         for name in ("command", "work", "profiles", "seed", "image", "inputs", "needs", "checkpoint", "route",
-                     "env", "secrets", "tags", "notify", "outputs", "shell", "on_nan")
+                     "env", "secrets", "tags", "notify", "outputs", "shell", "on_nan", "python")
         if getattr(old, name) != getattr(new, name)
     ]  # fmt: skip
     if old.bundle != new.bundle:

@@ -8,6 +8,8 @@ store is not lost, whatever its platform reports. Must never know what happens t
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core.durable import is_durable
 from orchestrator.core.event import Ended
 from orchestrator.core.lifecycle import Awaited
@@ -24,6 +26,14 @@ UNHEARD_SECONDS_MIN = 600.0  # without any reading, when the session must be ove
 def ending(session: Session, watch: Watch, now: float, *, forgone: bool = False) -> Ended | None:
     """How the session ended, if it has. The watch holds at least one reading. `forgone`: the user gave up
     what it left."""
+    found = _ending(session, watch, now, forgone=forgone)
+    status = None if watch.observation is None else watch.observation.status
+    if found is None or status is None or status.gpu_use is None:
+        return found
+    return replace(found, gpu_use=status.gpu_use)
+
+
+def _ending(session: Session, watch: Watch, now: float, *, forgone: bool) -> Ended | None:
     observation, traits = watch.observation, session.traits
     assert observation is not None
     result, left_at = observation.result, _left_at(session, observation)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from orchestrator.core.checkpoint import Accepted
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Awaited, Kind, Wish
 from orchestrator.core.offer import Traits
@@ -177,7 +178,7 @@ class Ended:
 
     `until`: when quota or capacity is back, according to the platform. `left_at`: when its agent last wrote
     its status, by the agent's clock; `at` is later if the controller slept. `reached`, `error` and `hopeless`
-    as in the agent's result.
+    as in the agent's result, `gpu_use` as in its last status.
     """
 
     at: float
@@ -191,6 +192,7 @@ class Ended:
     reached: int | None = None
     error: str = ""
     hopeless: bool = False
+    gpu_use: GpuUse | None = None
     kind: Literal[Kind.ENDED] = Kind.ENDED
 
 

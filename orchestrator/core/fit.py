@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from orchestrator.core.accelerators import Accelerator, catalogue
+from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.estimate import Terms, terms
 from orchestrator.core.job import Job, Profile
 from orchestrator.core.offer import Offer
+from orchestrator.core.own_accelerators import row_of
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.wording import span
 
 
@@ -37,14 +39,14 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
     `micro_batch_caps`: per accelerator, the largest micro-batch that has not run out of memory.
     """
     name = offer.accelerator
-    row = catalogue.get(name)
+    row = row_of(offer)
     if row is None:
-        return f"{name!r} is not in the catalogue of accelerators"
+        return f"{name!r} is neither in the catalogue nor in the config's `accelerators`"
     if row.retired is not None:
         return f"{name} is retired: {row.retired}"
     if not may_use(job, offer.platform):
         return f"route.platforms allows only {', '.join(job.route.platforms)}"
-    profile = job.profile(name)
+    profile = profile_of(job, offer)
     if profile is None:
         return f"the job has no profile for {name} and no default profile"
     limit = min(profile.micro_batch, micro_batch_caps.get(name, profile.micro_batch))

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import SESSIONS_MAX, expected_sessions, loss_seconds, save_seconds, terms
 from orchestrator.core.foreseen import Forecast
 from orchestrator.core.job import Job, Work
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import AgentStatus, Order
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.core.pace import Pace
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Session
 from orchestrator.core.speed import (
@@ -162,7 +163,7 @@ def view(
     if session is None or waits or session.outcome is not None:
         return None
     job, order = record.job, session.order
-    place = offer or Offer(order.platform, order.accelerator, session.traits)
+    place = offer or Offer(order.platform, order.accelerator, session.traits, own=order.own)
     later = _later(job, order, measurements, pace)
     if later is None:
         return None
@@ -177,7 +178,7 @@ def view(
 
 def _later(job: Job, order: Order, measurements: Sequence[Measurement], mine: Pace | None) -> Rate | None:
     """The rate of later sessions there; None if it is a guess."""
-    profile, row = job.profile(order.accelerator), catalogue.get(order.accelerator)
+    profile, row = profile_of(job, order), row_of(order)
     if profile is None or row is None or order.precision not in row.peak_flops:
         return None
     profile = replace(profile, precision=order.precision)
@@ -190,7 +191,7 @@ def measurement(work: Work, order: Order, mine: Pace) -> Measurement:
     """The pace of a session as a measurement of its job."""
     speed = mine.samples_per_second / relative_cost(work, mine.step)
     return Measurement(order.accelerator, order.precision, order.micro_batch, speed, max(1.0, mine.seconds),
-                       mine.at, mine.step)  # fmt: skip
+                       mine.at, mine.step, order.own)  # fmt: skip
 
 
 # --- What a session costs -------------------------------------------------------------------------------

@@ -205,12 +205,13 @@ ELSEWHERE = "elsewhere:"  # then a path on another machine, which is never looke
 
 @dataclass(frozen=True)
 class Input:
-    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `drive:` reference. If the
+    """A file or folder the job reads; `origin` is a path, https URL, `kaggle:` or `hf:` reference. If the
     run came out of a store, it is a path of another machine, after ELSEWHERE."""
 
     name: str
     origin: str
     sha256: str | None = None
+    size: int | None = None  # of what was fetched, in bytes
 
 
 class Mode(StrEnum):
@@ -303,6 +304,21 @@ class Requirements:
 
 
 @dataclass(frozen=True)
+class Python:
+    """The interpreter of the user's own environment, for sessions on the user's own machine.
+
+    `given`: the job file names it; otherwise it was the active one at submit. `why` says so in words.
+    `version` and `torch` as they were then; empty if not known.
+    """
+
+    path: str
+    given: bool = False
+    why: str = field(default="", compare=False)
+    version: str = field(default="", compare=False)
+    torch: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True)
 class Job:
     """One declared training job, frozen at submit.
 
@@ -312,6 +328,8 @@ class Job:
     `Requirements` in two fields. `variants` are those for one kind of accelerator only, by its name.
     `outputs` are patterns of files, relative to the working directory, that come home from every session.
     None: what a failed or the last session left does.
+    `python`: for platforms whose sessions run in the user's own environment; None: no such platform was
+    configured, or an older version submitted it.
     """
 
     name: str
@@ -337,6 +355,7 @@ class Job:
     outputs: tuple[str, ...] | None = None
     shell: bool = False
     on_nan: OnNan = OnNan.CONTINUE
+    python: Python | None = None
 
     @property
     def all_requirements(self) -> dict[str, Requirements]:
@@ -349,8 +368,3 @@ class Job:
         """What a session on this kind of accelerator installs; None if it is nothing."""
         given = self.all_requirements
         return given.get(kind) or given.get(DEFAULT)
-
-    def profile(self, accelerator: str) -> Profile | None:
-        """The profile for an accelerator, or else `default`; None if the job has neither."""
-        table = dict(self.profiles)
-        return table.get(accelerator) or table.get("default")

@@ -180,14 +180,3 @@ def successor(phase: Phase, kind: Kind) -> Phase:
         return TABLE[phase][kind]
     except KeyError:
         raise IllegalTransition(f"{kind.value!r} cannot happen to a run that is {phase.value!r}") from None
-
-
-def diagram() -> str:
-    """The table as a Mermaid state diagram, without the events that change no phase."""
-    lines = ["stateDiagram-v2", f"    [*] --> {P.QUEUED.value}: {K.SUBMITTED.value}"]
-    for phase, row in TABLE.items():
-        for kind, after in row.items():
-            if after is not phase:
-                lines.append(f"    {phase.value} --> {after.value}: {kind.value}")
-    lines += [f"    {phase.value} --> [*]" for phase in TABLE if phase.final]
-    return "\n".join(lines) + "\n"

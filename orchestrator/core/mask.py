@@ -11,7 +11,7 @@ import base64
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import chain, count, pairwise
+from itertools import chain, count
 
 SECRET_BYTES_MIN = 4  # shorter ones would remove ordinary words
 _PIECE = 128  # characters: longer texts are searched in pieces, so that a stream buffers little
@@ -192,7 +192,7 @@ def _pieces(form: str | bytes) -> Iterator[bytes]:
         return
     pieces = -(-len(form) // _PIECE)
     ends = [len(form) * n // pieces for n in range(pieces + 1)]
-    yield from (_bytes(form[at:end]) for at, end in pairwise(ends))
+    yield from (_bytes(form[at:end]) for at, end in zip(ends, ends[1:]))  # noqa: B905, RUF007 - Python 3.9
 
 
 def _bytes(form: str | bytes) -> bytes:

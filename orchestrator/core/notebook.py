@@ -82,11 +82,14 @@ class Notebook:
         body = _body(source_of(tagged))
         found: dict[str, ast.expr] = {}
         for node in body:
-            match node:
-                case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                    found[name] = value
-                case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
-                    found[name] = value
+            if isinstance(node, ast.Assign) and len(node.targets) == 1:
+                target, value = node.targets[0], node.value
+            elif isinstance(node, ast.AnnAssign) and node.value is not None:
+                target, value = node.target, node.value
+            else:
+                continue
+            if isinstance(target, ast.Name):
+                found[target.id] = value
         return found
 
 
@@ -99,7 +102,8 @@ def python_of(source: str) -> str:
 def _body(source: str) -> list[ast.stmt]:
     """The statements of a cell; none if it cannot be read."""
     for text in (source, python_of(source)):
-        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings(action="ignore"):
+        with suppress(SyntaxError, ValueError, RecursionError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             return ast.parse(text).body
     return []
 

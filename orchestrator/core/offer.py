@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from orchestrator.core.own_accelerators import OwnAccelerator
+
 
 class Uplink(StrEnum):
     """How a session's outbox reaches the home store."""
@@ -35,6 +37,7 @@ class Traits:
     `machine`: the sessions are bound to this machine, and only its controllers reach them (`machine_id`);
     empty: they are the same for every controller.
     `secrets`: a job's secrets may be sent there. `custom_images`: sessions run in the job's image.
+    `own_python`: sessions run in the user's own Python environment (`Job.python`).
     `needs_image`: a job without an image cannot run there. `human_start`: a person starts its machine; until
     then its offers are closed.
     """
@@ -57,6 +60,7 @@ class Traits:
     setup_seconds: float = 10.0
     human_start: bool = False
     custom_images: bool = False
+    own_python: bool = False
     needs_image: bool = False
     owned: bool = True
     metered: bool = False
@@ -186,7 +190,7 @@ class Offer:
     than the catalogue (host memory for cpu). With `limit_memory`, a session that uses more is out of memory.
     `threads` fixes the number of CPU threads, which bitwise resume on a CPU needs. `wait_seconds`: how long a
     session is expected to wait for its start. `lifetimes`: of our sessions there, which the market adds; no
-    survey knows them.
+    survey knows them. `own`: what the user's config says of the accelerator, if the catalogue lacks it.
     """
 
     platform: str
@@ -202,6 +206,7 @@ class Offer:
     slot_pool: str = ""
     wait_seconds: float = 0.0
     lifetimes: Lifetimes | None = None
+    own: OwnAccelerator | None = None
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.core.job import Input, Keep, OnNan, Precision
+from orchestrator.core.gpu_use import GpuUse
+from orchestrator.core.job import Input, Keep, OnNan, Precision, Python
+from orchestrator.core.own_accelerators import OwnAccelerator
 
 RESUME = "{resume}"
 
@@ -44,7 +46,8 @@ class Order:
     older version accepted it, so there is nothing to compare with). `interval_seconds` None means auto: then
     it follows `mean_time_to_failure`, in seconds, of our sessions there (None: not measured).
     `disk_gb` is what the job needs. `outputs` and `watch` as in the job. A `{resume}` in the command is left
-    to the agent, which knows the path. `end_at` is for rehearsals only.
+    to the agent, which knows the path. `end_at` is for rehearsals only. `python`: the job's, where sessions
+    run in the user's own environment. `own` as in the offer.
     """
 
     run: str
@@ -84,6 +87,8 @@ class Order:
     shell: bool = False
     on_nan: OnNan = OnNan.CONTINUE
     end_at: EndAt | None = None
+    python: Python | None = None
+    own: OwnAccelerator | None = None
 
 
 class Outcome(StrEnum):
@@ -127,6 +132,7 @@ class AgentStatus:
     `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
     `unshipped_seconds`: for how long the home store may lack work: the age of the oldest checkpoint that its
     uplink has to ship, or the time since that reached the store. None without an uplink that ever did.
+    `gpu_use`: how busy its GPUs are, where the platform gave it some by name.
     """
 
     incarnation: str
@@ -142,3 +148,4 @@ class AgentStatus:
     deadline: float | None = None
     warnings: tuple[str, ...] = ()
     unshipped_seconds: float | None = None
+    gpu_use: GpuUse | None = None

@@ -14,7 +14,6 @@ from enum import StrEnum
 
 from orchestrator.core import rules as ruling
 from orchestrator.core import slices
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.calendar import Opening
 from orchestrator.core.choosing import making_room, planned
 from orchestrator.core.closing import CAPACITY_SECONDS_MAX
@@ -39,7 +38,9 @@ from orchestrator.core.offer import (
     until_human,
     until_time,
 )
+from orchestrator.core.own_accelerators import row_of
 from orchestrator.core.pause import pausing
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.speed import Measurement, rate, seconds_for, step_seconds
 from orchestrator.core.wording import date, quota_text, span
@@ -465,8 +466,9 @@ def plan(
     """
     if route.chosen is None:
         return ()
-    offer, row = route.chosen.offer, catalogue[route.chosen.offer.accelerator]
-    profile = job.profile(offer.accelerator)
+    offer = route.chosen.offer
+    row, profile = row_of(offer), profile_of(job, offer)
+    assert row is not None
     assert profile is not None
     expected = rate(job.work, profile, row, measurements, micro_batch=route.chosen.micro_batch)
     session = terms(job, offer, step_seconds(job.work, done_steps, expected))

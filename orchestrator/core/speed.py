@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from orchestrator.core.accelerators import Accelerator, catalogue
+from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.job import Claim, Precision, Profile, Work
+from orchestrator.core.own_accelerators import OwnAccelerator, row_of
 
 PRIOR_SIGMA = 0.7  # docs/references/training.md#speed-model
 CLAIM_SIGMA = 1.0  # a claim that cannot be checked by FLOPs: docs/references/training.md#claims
@@ -48,7 +49,7 @@ class Plausibility(StrEnum):
 class Measurement:
     """A measured rate of this job: samples per second over `seconds` of training, starting at step `step`.
 
-    `at` is when it ended, in unix seconds; only the newest measurements count.
+    `at` is when it ended, in unix seconds; only the newest measurements count. `own` as in the order.
     """
 
     accelerator: str
@@ -58,6 +59,7 @@ class Measurement:
     seconds: float
     at: float
     step: int = 0
+    own: OwnAccelerator | None = None
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _updated(prior: Rate, work: Work, mine: list[Measurement], micro_batch: int)
 
 
 def _expected_flops(m: Measurement) -> float | None:
-    row = catalogue.get(m.accelerator)
+    row = row_of(m)
     peak = None if row is None else row.peak_flops.get(m.precision)
     return None if row is None or peak is None else row.mfu * peak
 

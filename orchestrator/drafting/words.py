@@ -46,7 +46,7 @@ def job_file(script: Script, name: str, source: str, entry: str, machines: Seque
         "# Check what is marked GUESSED. Then try it here, before it costs quota:",
         "#   orchestrator rehearse THIS-FILE",
         f"name: {text(name)}",
-        f"source: {text(source)}  # all of this folder goes with the job, except what .gitignore names",
+        f"source: {text(source)}  # goes along, except environments, caches and what .gitignore names",
         *_requirements(script),
         *_command(script, entry),
         *_work(script, machines),

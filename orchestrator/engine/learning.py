@@ -47,4 +47,5 @@ def _rate(session: Session, watch: Watch | None, now: float) -> Measurement | No
         seconds=max(1.0, now - session.started_at),
         at=now,
         step=order.resume_step if status.step is None else status.step,  # it is the rate of the last steps
+        own=order.own,
     )

@@ -7,7 +7,7 @@ do next. Decides nothing, journals nothing.
 from __future__ import annotations
 
 import contextlib
-import errno
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -52,7 +52,7 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import set_aside, write_whole
+from orchestrator.files import NO_ROOM, room_text, set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
@@ -68,7 +68,7 @@ from orchestrator.uplink.layout import SessionKeys
 from orchestrator.uplink.registers import ask_to_leave, fence_of, raise_fence
 
 _AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = NO_ROOM
 
 _ADOPTED = (
     "another ledger has adopted this run from its store, so its old checkpoints are no longer deleted here: "
@@ -203,7 +203,10 @@ def _reported(action: Action, backends: Backends) -> Report:
 def _disk_text(error: OSError) -> str:
     where = error.filename or "no file"
     if error.errno in _FULL:
-        return f"this machine's disk is full ({where}): free some space (`orchestrator prune` can help)"
+        disk = room_text(Path(os.fsdecode(where))) if error.filename else "this machine's disk"
+        return (
+            f"{disk} is full ({where}): free some space (`orchestrator prune` and `orchestrator rm` can help)"
+        )
     return f"{error.strerror or error} ({where})"
 
 

@@ -1,8 +1,9 @@
 """Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
 `drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
-have put there. `copying`, `removing` and `opening` do what their names say. `hashing` starts threads, so
-import it separately. Must never know what the files are for. Standard library only: it ships with the agent.
+have put there. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
+threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
+the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
@@ -32,8 +33,10 @@ from orchestrator.files.reading import (
     read_small,
 )
 from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
+from orchestrator.files.room import NO_ROOM, disk_of, free_bytes, in_memory, is_full, room_text
 
 __all__ = [
+    "NO_ROOM",
     "PLAIN",
     "PREFIX",
     "Draft",
@@ -46,10 +49,14 @@ __all__ = [
     "copy_open",
     "copy_tree",
     "cut_short",
+    "disk_of",
     "draft_file",
     "draft_folder",
+    "free_bytes",
     "frozen_mode",
     "held_folder",
+    "in_memory",
+    "is_full",
     "is_locked",
     "is_sparse",
     "kind",
@@ -61,6 +68,7 @@ __all__ = [
     "read",
     "read_small",
     "remove_tree",
+    "room_text",
     "set_aside",
     "sweep",
     "sync_folder",

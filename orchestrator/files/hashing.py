@@ -76,3 +76,17 @@ def digest_file(path: Path) -> str:
         if os.fstat(stream.fileno()).st_size <= CHUNK_BYTES:  # not worth a thread
             return hashlib.file_digest(stream, "sha256").hexdigest()
         return hashed_copy(stream.readinto, None)
+
+
+def digest(path: Path) -> str:
+    """The sha256 of a file's bytes; for a folder, the sha256 of its sorted lines `<sha256>  <path>`."""
+    if not path.is_dir():
+        return digest_file(path)
+    lines = [f"{digest_file(file)}  {file.relative_to(path).as_posix()}\n" for file in walked(path)]
+    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
+
+
+def walked(folder: Path) -> Iterator[Path]:
+    """All files of a folder, also behind links, in the order of their paths."""
+    found = [Path(here) / name for here, _, names in os.walk(folder, followlinks=True) for name in names]
+    yield from sorted(found, key=lambda file: file.relative_to(folder).as_posix())

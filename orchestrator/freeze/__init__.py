@@ -1,6 +1,7 @@
 """Makes the parts of a job immutable at submit, and lists everything that will leave this machine.
 
 bundle.py         the source, as one content-addressed archive
+ignoring.py       which files of the source stay here, by which rule
 images.py         the folders that an image is built from
 inputs.py         data that the job reads, pinned by hash
 requirements.py   package versions, locked at submit

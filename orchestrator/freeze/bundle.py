@@ -11,29 +11,24 @@ import gzip
 import hashlib
 import io
 import os
-import re
 import stat
 import tarfile
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-
-from pathspec import GitIgnoreSpec
 
 from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
 from orchestrator.files import PLAIN, draft_file
+from orchestrator.freeze import ignoring
+from orchestrator.freeze.ignoring import LeftOut
 
 BYTES_MAX = 100 * 1000 * 1000
 ENTRIES_MAX = 100_000
-_ALWAYS_OUT = frozenset({".git", "__pycache__"})
 _NAMED = 10
 _READ_ATTEMPTS = 5
-# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
-_WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
-_WILD = re.compile(r"\*+")
 
 
 @dataclass(frozen=True)
@@ -64,11 +59,19 @@ class _Mistakes:
             told.append(f"and {len(self.others) - _NAMED} more that cannot be included")
         if self.credentials:
             told.append(
-                f"looks like credentials: {_some(self.credentials)}; put them into .gitignore, or, if they "
-                "are not credentials, list them under `source_allow` in the spec"
+                f"looks like credentials: {_some(self.credentials)}; put them into .orchestratorignore or "
+                ".gitignore, or, if they are not credentials, list them under `source_allow` in the spec"
             )
         if told:
             raise InputError("\n".join(f"{place}: {line}" for line in told))
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """An archive's sha256, and what of the source is not in it, by which rule."""
+
+    sha256: str
+    left_out: tuple[LeftOut, ...] = ()
 
 
 def freeze(
@@ -78,16 +81,27 @@ def freeze(
     allow: Collection[str] = (),
     also: Mapping[str, Path | bytes] | None = None,
 ) -> str:
-    """Writes `<into>/<sha256>.tar.gz` and returns the sha256 of its bytes. The file is durable by then.
+    """The sha256 of `frozen`."""
+    return frozen(source, into, allow=allow, also=also).sha256
 
-    `source` is included as far as the `.gitignore` files allow: its own, those below it, and those above it
-    up to the repository. None includes no source. `allow` are paths in it that only look like credentials.
+
+def frozen(
+    source: Path | None,
+    into: Path,
+    *,
+    allow: Collection[str] = (),
+    also: Mapping[str, Path | bytes] | None = None,
+) -> Bundle:
+    """Writes `<into>/<sha256>.tar.gz`, named by the sha256 of its bytes. The file is durable by then.
+
+    `source` is included as far as `ignoring.Rules` allow, by the files in it, below it, and above it up to
+    the repository. None includes no source. `allow` are paths in it that only look like credentials.
     `also` maps paths in the archive to further files, or to their content; these are included whatever
-    `.gitignore` says. If the archive exists already, nothing changes. Raises InputError that names everything
+    the rules say. If the archive exists already, nothing changes. Raises InputError that names everything
     that must not or cannot be included.
     """
-    mistakes = _Mistakes()
-    entries = {} if source is None else {e.name: e for e in _walk(source, into, mistakes)}
+    mistakes, tally = _Mistakes(), ignoring.Tally()
+    entries = {} if source is None else {e.name: e for e in _walk(source, into, mistakes, tally)}
     for name, path in (also or {}).items():
         entries[name] = _given(name, path)
     place = source or into
@@ -100,51 +114,57 @@ def freeze(
         elif entry.link is not None and entry.link not in entries and not _is_parent(entry.link, entries):
             mistakes.refuse(name, f"a link to {_plain(entry.link)}, which is not included")
     mistakes.raise_any(place)
-    return _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
+    sha256 = _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
+    return Bundle(sha256, tally.left_out())
 
 
 # --- What is included -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Ignore:
-    """One .gitignore file: its patterns, and the path from its folder down to the source (`above`), or from
-    the source down to its folder (`below`). At least one of the two is empty."""
-
-    spec: GitIgnoreSpec
-    above: str = ""
-    below: str = ""
-
-    def leaves_out(self, name: str) -> bool | None:
-        """True: ignored; False: included by an exception; None: the file says nothing."""
-        return self.spec.check_file(self.above + name[len(self.below) :]).include
-
-
-def _walk(source: Path, into: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
+def _walk(source: Path, into: Path, mistakes: _Mistakes, tally: ignoring.Tally) -> Iterator[_Entry]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder; `source` must name the folder of the code")
     root = source.resolve()
     out = into.resolve()
-    stack: list[tuple[str, Path, tuple[_Ignore, ...]]] = [("", root, _ignores_above(root))]
-    seen = 0
+    stack: list[tuple[str, Path, ignoring.Rules, bool]] = [("", root, ignoring.Rules.above(root), False)]
+    seen: dict[str, int] = {}
     while stack:
-        prefix, folder, ignores = stack.pop()
-        ignores = (*ignores, *_ignores_of(folder, below=prefix))
-        for found in _list(folder):
-            seen += 1
-            if seen > ENTRIES_MAX:
-                raise InputError(
-                    f"{source}: more than {ENTRIES_MAX} files; put what is not code into .gitignore"
-                )
-            name = prefix + found.name
-            is_folder = found.is_dir(follow_symlinks=False)
-            if found.name in _ALWAYS_OUT or _ignored(name + "/" * is_folder, ignores):
-                continue
-            path = folder / found.name
-            if not is_folder:
+        prefix, folder, rules, is_out = stack.pop()
+        rules = rules.inside(folder, prefix)
+        found = _list(folder)
+        _count(source, seen, prefix, len(found))
+        for each in found:
+            name, path = prefix + each.name, folder / each.name
+            is_folder = each.is_dir(follow_symlinks=False)
+            if is_out:
+                included = each.name != ignoring.ALWAYS and rules.brings_back(name, is_folder=is_folder)
+            else:
+                rule, default = rules.judge(name, each, is_folder=is_folder)
+                included = not rule
+                if rule and path != out:
+                    tally.add(name + "/" * is_folder, rule, default=default)
+            if included and not is_folder:
                 yield from _entry(name, path, root, mistakes)
-            elif path != out:
-                stack.append((name + "/", path, ignores))
+            elif is_folder and path != out and (included or _reached(rules, name, each.name)):
+                stack.append((name + "/", path, rules, not included))
+
+
+def _reached(rules: ignoring.Rules, path: str, name: str) -> bool:
+    """Whether something in a folder that is left out may be brought back."""
+    return name != ignoring.ALWAYS and rules.leads_into(path + "/")
+
+
+def _count(source: Path, seen: dict[str, int], prefix: str, found: int) -> None:
+    """Raises InputError, with the folders that hold the most, if there are too many files."""
+    top = prefix.split("/")[0] + "/" if prefix else "its top"
+    seen[top] = seen.get(top, 0) + found
+    if sum(seen.values()) > ENTRIES_MAX:
+        most = sorted(seen, key=lambda name: -seen[name])[:_NAMED]
+        told = ", ".join(f"{_plain(name)} {seen[name]:,}" for name in most)
+        raise InputError(
+            f"{source}: more than {ENTRIES_MAX} files; put folders that are not code into {ignoring.OWN} "
+            f"(the syntax of .gitignore). Most are in: {told}"
+        )
 
 
 def _list(folder: Path) -> list[os.DirEntry[str]]:
@@ -153,51 +173,6 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
             return list(found)
     except OSError as error:
         raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
-
-
-def _ignored(name: str, ignores: tuple[_Ignore, ...]) -> bool:
-    """Like git: of the files that say anything, the one nearest to the path decides."""
-    answers = (ignore.leaves_out(name) for ignore in reversed(ignores))
-    return next((answer for answer in answers if answer is not None), False)
-
-
-def _ignores_above(root: Path) -> tuple[_Ignore, ...]:
-    """The .gitignore files of the folders above, up to the repository. One that ignores the source itself
-    does not count, because the user named the source explicitly."""
-    folders = (root, *root.parents)
-    repository = next((n for n, folder in enumerate(folders) if (folder / ".git").exists()), 0)
-    found: list[_Ignore] = []
-    for folder in reversed(folders[1 : repository + 1]):
-        above_source = root.relative_to(folder).as_posix() + "/"
-        found += [i for i in _ignores_of(folder, above=above_source) if i.leaves_out("") is not True]
-    return tuple(found)
-
-
-def _ignores_of(folder: Path, *, above: str = "", below: str = "") -> tuple[_Ignore, ...]:
-    path = folder / ".gitignore"
-    try:
-        if not path.is_file():
-            return ()
-        lines = path.read_text("utf-8", "surrogateescape").splitlines()
-        check_patterns(path, lines)
-        return (_Ignore(GitIgnoreSpec.from_lines(lines), above, below),)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
-    except ValueError as error:
-        raise InputError(f"{path}: {error}") from error
-
-
-def check_patterns(path: Path, lines: Iterable[str]) -> None:
-    """Raises InputError for a pattern that could take hours to match one name."""
-    for number, line in enumerate(lines, start=1):
-        if line.startswith("#"):
-            continue
-        wild = [len(_WILD.findall(segment)) for segment in line.split("/")]
-        if sum(wild) > _WILD_MAX or max(wild) > _WILD_SEGMENT_MAX:
-            raise InputError(
-                f"{path}:{number}: too many wildcards in one pattern; valid: {_WILD_SEGMENT_MAX} between two "
-                f"slashes, {_WILD_MAX} in all; write several simpler patterns"
-            )
 
 
 def _entry(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
@@ -257,8 +232,9 @@ def _check_size(place: Path, entries: list[_Entry]) -> None:
     largest = sorted(sizes, key=lambda name: -sizes[name])[:_NAMED]
     told = ", ".join(f"{_plain(name)} {size_text(sizes[name])}" for name in largest)
     raise InputError(
-        f"{place}: {size_text(total)}, but the limit is {BYTES_MAX / 1e6:.0f} MB; put data into .gitignore "
-        f"and declare it under `inputs`. The largest: {told}"
+        f"{place}: {size_text(total)}, but the limit is {BYTES_MAX / 1e6:.0f} MB. The largest: {told}. "
+        f"Write what is not code as a line such as `/{_plain(largest[0])}` into {ignoring.OWN} or .gitignore "
+        "there; if the training reads it, declare it under `inputs`"
     )
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from orchestrator.core import build_arguments, credentials
 from orchestrator.errors import InputError
-from orchestrator.freeze import bundle
+from orchestrator.freeze import bundle, ignoring
 
 CHAIN = "chain.json"
 DOCKERFILE = "Dockerfile"
@@ -348,7 +348,7 @@ def _ignore_of(folder: Path) -> _Ignore:
     patterns: list[tuple[re.Pattern[str], bool]] = []
     try:
         lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-        bundle.check_patterns(path, lines)
+        ignoring.check_patterns(path, lines)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
     for number, line in enumerate(lines, start=1):

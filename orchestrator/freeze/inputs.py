@@ -1,21 +1,22 @@
 """Pins a job's inputs to their content at submit, and copies and verifies them before a session sees them.
 
-Decides what an input's sha256 is. Must never know platforms. Reads only paths of this machine; other inputs
-come with the platform or store that can reach them.
+Decides what an input's sha256 is. Must never know platforms. Reads paths of this machine, and the
+cache of what was fetched; must never fetch anything.
 """
 
 from __future__ import annotations
 
 import errno
 import hashlib
-import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from orchestrator.core.job import ELSEWHERE, Input
 from orchestrator.errors import InputError, Rejected
+from orchestrator.fetching import cache
+from orchestrator.fetching.sources import is_fetched
 from orchestrator.files import (
     copy_file,
     copy_tree,
@@ -24,7 +25,8 @@ from orchestrator.files import (
     set_aside,
     sync_folder,
 )
-from orchestrator.files.hashing import digest_file
+from orchestrator.files.hashing import digest as digest
+from orchestrator.files.hashing import walked
 from orchestrator.shut import is_shut
 
 # A retry cannot change these errors. A full disk or a network failure may pass.
@@ -48,10 +50,6 @@ def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
 
 def _pinned(each: Input) -> Input:
-    if ":" in each.origin.partition("/")[0]:
-        raise InputError(
-            f"input {each.name!r}: {each.origin} is not supported yet; give a path on this machine"
-        )
     try:
         _check_no_ledger(each)
         found = digest(Path(each.origin))
@@ -64,25 +62,12 @@ def _pinned(each: Input) -> Input:
 
 def _check_no_ledger(each: Input) -> None:
     origin = Path(each.origin)
-    for file in _files(origin) if origin.is_dir() else (origin,):
+    for file in walked(origin) if origin.is_dir() else (origin,):
         if is_shut(file.stat()):
             raise InputError(
                 f"input {each.name!r}: {file} is this orchestrator's own ledger, which every run "
                 "changes; name a folder without it"
             )
-
-
-def digest(path: Path) -> str:
-    """The sha256 of a file's bytes; for a folder, the sha256 of its sorted lines `<sha256>  <path>`."""
-    if not path.is_dir():
-        return digest_file(path)
-    lines = [f"{digest_file(file)}  {file.relative_to(path).as_posix()}\n" for file in _files(path)]
-    return hashlib.sha256("".join(lines).encode("utf-8", "surrogateescape")).hexdigest()
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    found = [Path(here) / name for here, _, names in os.walk(folder, followlinks=True) for name in names]
-    yield from sorted(found, key=lambda file: file.relative_to(folder).as_posix())
 
 
 def key(inputs: tuple[Input, ...]) -> str:
@@ -133,15 +118,28 @@ def _is_whole(folder: Path, inputs: tuple[Input, ...]) -> bool:
         return False
 
 
+def located(each: Input) -> Path:
+    """Where an input's content is on this machine: its path or, if it was fetched, its place in the cache."""
+    if is_fetched(each.origin.removeprefix(ELSEWHERE)):
+        return cache.blob(each.sha256 or "")
+    return Path(each.origin)
+
+
 def _copy(each: Input, target: Path) -> None:
-    if each.origin.startswith(ELSEWHERE):
-        there = each.origin.removeprefix(ELSEWHERE)
+    there = each.origin.removeprefix(ELSEWHERE)
+    if is_fetched(there):
+        if not located(each).exists():
+            raise Rejected(
+                f"input {each.name!r}: what was fetched from {there} is no longer "
+                "in this home nor in the cache: submit the job again, which fetches it again"
+            )
+    elif each.origin.startswith(ELSEWHERE):
         raise Rejected(
             f"input {each.name!r}: its run came out of a store that has no copy of it, and {there} was its "
             f"path on another machine: give its path here with `orchestrator adopt STORE RUN --input "
             f"{each.name}=PATH`"
         )
-    source = Path(each.origin)
+    source = located(each)
     try:
         if source.is_dir():
             copy_tree(source, target, follow=True, read_only=False)

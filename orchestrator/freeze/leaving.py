@@ -18,6 +18,8 @@ from pathlib import Path
 from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
+from orchestrator.fetching.sources import is_fetched
+from orchestrator.freeze.ignoring import LeftOut
 
 ENTRIES_MAX = 1_000_000
 LARGEST = 3
@@ -44,6 +46,16 @@ class Part:
         return cls(kind, name, len(sizes), sum(size for _, size in sizes), tuple(largest))
 
 
+@dataclass(frozen=True)
+class Contents:
+    """What the source's archive holds: its files with their bytes, the largest first, and its links with
+    their targets. `left_out`: what of the source stays here, by which rule."""
+
+    files: tuple[tuple[str, int], ...] = ()
+    links: tuple[tuple[str, str], ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+
+
 # --- Archives: exactly their contents leave --------------------------------------------------------------
 
 
@@ -57,6 +69,15 @@ def bundled(archive: Path, source: str, requirements: Collection[str]) -> Iterat
     if own:
         names = [path.removeprefix(_OWN_FOLDER) for path in dict.fromkeys(requirements)]
         yield Part.of("requirements", ", ".join(names), own)
+
+
+def contents(archive: Path, left_out: tuple[LeftOut, ...]) -> Contents:
+    """What a frozen bundle holds, and what was left out of it."""
+    with tarfile.open(archive) as found:
+        members = list(found)
+    files = [(each.name, each.size) for each in members if each.isreg()]
+    links = tuple((each.name, each.linkname) for each in members if each.issym())
+    return Contents(tuple(sorted(files, key=lambda each: (-each[1], each[0]))), links, left_out)
 
 
 def imaged(archive: Path, image: str) -> Part:
@@ -133,7 +154,7 @@ def check_inputs(inputs: Iterable[Input], allow: Iterable[Collection[str]]) -> t
     walks = [
         _Walk(each, frozenset(allowed))
         for each, allowed in zip(inputs, allow, strict=True)
-        if ":" not in each.origin.partition("/")[0]  # other inputs do not leave from here
+        if not is_fetched(each.origin)
     ]
     parts = [walk.part() for walk in walks]
     mistakes = [line for walk in walks for line in walk.mistakes()]

@@ -53,11 +53,11 @@ class _Line:
         return f"{self.file.name}:{self.number}"
 
 
-def lock(file: Path, variables: Mapping[str, str]) -> str | None:
+def lock(file: Path, variables: Mapping[str, str], python: str = PYTHON) -> str | None:
     """The lock of a requirements file, in pip's format; None if the file has hashes and so is a lock itself.
 
     `variables` are those that a session's pip would see, such as PIP_INDEX_URL. Contacts the package index
-    and takes at most two minutes. Raises NotLocked.
+    and takes at most two minutes. `python`: the oldest that the lock must fit. Raises NotLocked.
     """
     try:
         lines = list(_lines(file, seen=set()))
@@ -71,7 +71,7 @@ def lock(file: Path, variables: Mapping[str, str]) -> str | None:
     environment, options = _settings(variables, sources)
     if any(line.text == "--pre" for line in lines):
         options = (*options, "--prerelease", "allow")
-    locked = _resolved(file, environment, options)
+    locked = _resolved(file, environment, (*options, "--python-version", python))
     head = _HEAD.format(name=file.name)
     return head + "".join(f"{each}\n" for each in sources) + locked
 
@@ -121,7 +121,7 @@ def _check(line: _Line) -> None:
 def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
     command = [
         "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
-        "--universal", "--python-version", PYTHON, "--python", sys.executable, "--no-python-downloads",
+        "--universal", "--python", sys.executable, "--no-python-downloads",
         "--no-build",  # no code of a package runs here
         "--fork-strategy", "fewest",  # the same version for each Python, if one works for all
         "--generate-hashes", "--no-header", "--annotation-style", "line",
@@ -166,6 +166,15 @@ _FROM_PIP = {
     "PIP_CERT": "SSL_CERT_FILE",
     "PIP_PROXY": "ALL_PROXY",
 }
+# uv's own variables count where pip's are not set: a session's installer takes them in the same way.
+_FROM_UV = {
+    "UV_DEFAULT_INDEX": "UV_DEFAULT_INDEX",
+    "UV_INDEX_URL": "UV_DEFAULT_INDEX",
+    "UV_INDEX": "UV_INDEX",
+    "UV_EXTRA_INDEX_URL": "UV_INDEX",
+    "UV_FIND_LINKS": "UV_FIND_LINKS",
+    "UV_INSECURE_HOST": "UV_INSECURE_HOST",
+}
 # uv sees only these variables of the environment, because none of them holds a login.
 _KEPT = re.compile(r"PATH|HOME|USER|LANG|LC_\w+|TMPDIR|XDG_\w+|NETRC|SSL_CERT_\w+|(?i:\w+_proxy)")
 _WAIT = {"UV_HTTP_TIMEOUT": "15", "UV_HTTP_RETRIES": "1"}
@@ -177,6 +186,9 @@ def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[st
     kept = {name: value for name, value in variables.items() if _KEPT.fullmatch(name)}
     pip = _configured(variables) | {name: value for name, value in variables.items() if value}
     told = {ours: pip[theirs].strip() for theirs, ours in _FROM_PIP.items() if pip.get(theirs, "").strip()}
+    for theirs, ours in _FROM_UV.items():
+        if ours not in told and variables.get(theirs, "").strip():
+            told[ours] = variables[theirs].strip()
     if "UV_FIND_LINKS" in told:
         told["UV_FIND_LINKS"] = ",".join(told["UV_FIND_LINKS"].split())
     if any(re.match(r"-i\b|--index-url\b", line) for line in sources):

@@ -245,7 +245,7 @@ class Recorder:
                 ran, budget = self._since - charge.began_at, order.budget_seconds
                 left = None if budget is None else max(0.0, budget - ran)
                 order = replace(order, resume_step=step, budget_seconds=left)
-                return order, Offer(order.platform, order.accelerator, stay.assigned.traits)
+                return order, Offer(order.platform, order.accelerator, stay.assigned.traits, own=order.own)
         return None
 
     def _visit(self, stay: _Stay, record: RunRecord) -> Visit | None:
@@ -271,6 +271,7 @@ class Recorder:
             outcome,
             spare,
             early=outcome not in ORDERLY,
+            own=order.own,
         )
 
     # --- What was on offer ------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from orchestrator.core.job import Job, Rule
 from orchestrator.core.lifetimes import Lifetime
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
+from orchestrator.core.own_accelerators import OwnAccelerator
 from orchestrator.core.speed import Measurement
 
 Place = tuple[str, str]  # platform and accelerator
@@ -38,6 +39,11 @@ class Visit:
     outcome: Outcome
     spare: float = 0.0
     early: bool = False
+    own: OwnAccelerator | None = None
+
+    @property
+    def accelerator(self) -> str:
+        return self.place[1]
 
     @property
     def ran(self) -> float:

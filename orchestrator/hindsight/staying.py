@@ -11,11 +11,12 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.estimate import save_seconds
 from orchestrator.core.job import Work
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
+from orchestrator.core.own_accelerators import row_of
+from orchestrator.core.profiles import profile_of
 from orchestrator.core.speed import Evidence, Measurement, Rate, rate, relative_cost, samples_for, step_after
 from orchestrator.hindsight.recording import Place, RecordedRun, Recording, Visit
 
@@ -116,20 +117,29 @@ class Experience:
             samples, seconds = sum(v.samples for v in visits), sum(v.trained for v in visits if v.samples > 0)
             if samples > 0 and seconds > 0:
                 return samples / seconds, True
-        profile = run.job.profile(order.accelerator)
+        profile, row = profile_of(run.job, order), row_of(order)
         assert profile is not None, "the router chose it"
-        row, evidence = catalogue[order.accelerator], self._evidence[run.job.name]
+        assert row is not None, "the router chose it"
+        evidence = self._evidence[run.job.name]
         expected = rate(run.job.work, profile, row, evidence, micro_batch=order.micro_batch)
         return expected.samples_per_second, False
 
 
 def _measured(run: RecordedRun, visit: Visit) -> Iterable[Measurement]:
-    profile = run.job.profile(visit.place[1])
+    profile = profile_of(run.job, visit)
     if visit.rate is None or profile is None:
         return ()
     raw, seconds = visit.rate / relative_cost(run.job.work, 0), max(1.0, visit.trained)
     return (
-        Measurement(visit.place[1], profile.precision, profile.micro_batch, raw, seconds, visit.ended_at),
+        Measurement(
+            visit.accelerator,
+            profile.precision,
+            profile.micro_batch,
+            raw,
+            seconds,
+            visit.ended_at,
+            own=visit.own,
+        ),
     )
 
 
@@ -206,7 +216,7 @@ def measurement(work: Work, order: Order, stay: Stay) -> Measurement | None:
     raw = stay.rate / relative_cost(work, order.resume_step)
     seconds = max(1.0, stay.trained)
     return Measurement(order.accelerator, order.precision, order.micro_batch, raw, seconds, stay.ended_at,
-                       order.resume_step)  # fmt: skip
+                       order.resume_step, order.own)  # fmt: skip
 
 
 def _exactly(speed: float) -> Rate:

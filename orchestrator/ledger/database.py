@@ -30,7 +30,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import tighten
+from orchestrator.files import room_text, tighten
 from orchestrator.shut import shut, unshut
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
@@ -170,9 +170,10 @@ class Database:
         return said
 
     def _full(self, where: dict[str, Any]) -> DiskFull:
+        disk = "its disk" if self.path is None else room_text(Path(self.path))
         return DiskFull(
-            f"the ledger {self.shown} did not change: its disk is full; free some space "
-            "(`orchestrator prune` shows what is no longer needed)",
+            f"the ledger {self.shown} did not change: {disk} is full; free some space (`orchestrator rm` "
+            "removes runs that are over, `orchestrator prune` shows what is no longer needed)",
             **where,
         )
 

@@ -1,7 +1,8 @@
-"""Removes the history of runs that are over, so that a ledger does not grow for ever.
+"""Removes the history of runs that are over, so that a ledger does not grow for ever; or a run altogether.
 
-Keeps each run's record and its first and last event: listings, checkpoints and `pull` work on; what happened
-in between, and from what it was decided, is gone for good. Decides nothing: the caller says which runs.
+`forget` keeps each run's record and its first and last event: listings, checkpoints and `pull` work on; what
+happened in between, and from what it was decided, is gone for good. Decides nothing: the caller says which
+runs.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import delete, func, select
 
+from orchestrator.core.run import RunRecord
 from orchestrator.ledger.ledger import Ledger
 from orchestrator.ledger.tables import events, runs
 
@@ -53,6 +55,19 @@ def forget(
                 gone += connection.execute(delete(events).where(between)).rowcount
         progress(len(chunk))
     return gone
+
+
+def erase(ledger: Ledger, record: RunRecord) -> bool:
+    """Removes the run with its events, as if it had never been submitted. Returns False, and changes nothing,
+    if it is not over, or has changed since this record was read. What was measured of its job stays."""
+    ours = (runs.c.run == record.run) & (runs.c.version == record.version)
+    over = select(runs.c.run).where(ours, runs.c.phase.in_(_OVER), ~runs.c.live).with_for_update()
+    with ledger._database.write() as connection:
+        if connection.execute(over).one_or_none() is None:
+            return False
+        connection.execute(delete(events).where(events.c.run == record.run))
+        connection.execute(delete(runs).where(runs.c.run == record.run))
+    return True
 
 
 def compact(ledger: Ledger) -> bool:

@@ -142,26 +142,24 @@ class Record:
         """Takes one message of the kernel."""
         content = message["content"]
         display = (content.get("transient") or {}).get("display_id")
-        match message["msg_type"]:
-            case "stream":
-                say(content["text"], error=content["name"] == "stderr")
-                self._outputs.write(content["name"], content["text"])
-            case "execute_input" if self._cell is not None:
-                self._cell["execution_count"] = content["execution_count"]
-            case "execute_result" | "display_data" as kind:
-                say(f"{content['data'].get('text/plain', '')}\n".lstrip("\n"))
-                output = {"output_type": kind, "data": content["data"], "metadata": content["metadata"]}
-                if kind == "execute_result":
-                    output["execution_count"] = content["execution_count"]
-                self._outputs.show(output, display)
-            case "update_display_data" if display is not None:
-                self._outputs.update(display, content)
-            case "clear_output":
-                self._outputs.clear(wait=bool(content.get("wait")))
-            case "error":
-                self._fail(
-                    {"output_type": "error", **{k: content[k] for k in ("ename", "evalue", "traceback")}}
-                )
+        kind = message["msg_type"]
+        if kind == "stream":
+            say(content["text"], error=content["name"] == "stderr")
+            self._outputs.write(content["name"], content["text"])
+        elif kind == "execute_input" and self._cell is not None:
+            self._cell["execution_count"] = content["execution_count"]
+        elif kind in ("execute_result", "display_data"):
+            say(f"{content['data'].get('text/plain', '')}\n".lstrip("\n"))
+            output = {"output_type": kind, "data": content["data"], "metadata": content["metadata"]}
+            if kind == "execute_result":
+                output["execution_count"] = content["execution_count"]
+            self._outputs.show(output, display)
+        elif kind == "update_display_data" and display is not None:
+            self._outputs.update(display, content)
+        elif kind == "clear_output":
+            self._outputs.clear(wait=bool(content.get("wait")))
+        elif kind == "error":
+            self._fail({"output_type": "error", **{k: content[k] for k in ("ename", "evalue", "traceback")}})
         self._is_behind = True
         self.write_soon()
 

@@ -22,7 +22,7 @@ TYPES: Mapping[str, Entry] = {
     "notebook": Entry(
         f"{_HERE}.notebook.options:NotebookOptions", f"{_HERE}.notebook.platform:NotebookPlatform"
     ),
-    "process": Entry(f"{_HERE}.process:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
+    "process": Entry(f"{_HERE}.process_options:ProcessOptions", f"{_HERE}.process:ProcessPlatform"),
     "simulated": Entry(f"{_HERE}.simulated:Scenario", f"{_HERE}.simulated.platform:configured"),
 }
 # The types whose sessions always ship, without an option.
@@ -31,6 +31,8 @@ SHIPPING: frozenset[str] = frozenset({"colab", "notebook"})
 IDENTIFIED: frozenset[str] = frozenset({"docker", "kaggle", "notebook"})
 # The types whose sessions are bound to a machine (`Traits.machine`).
 BOUND: frozenset[str] = frozenset({"docker", "process"})
+# The types whose sessions run in the user's own Python (`Traits.own_python`), which has the option `python`.
+OWN_PYTHON: frozenset[str] = frozenset({"process"})
 # The types of which a config may have only one, with the reason.
 SINGLE: Mapping[str, str] = {
     "colab": "Google forbids several accounts to get around Colab's limits, and one account has one balance",

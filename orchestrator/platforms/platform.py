@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 
 from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome
+from orchestrator.core.own_accelerators import Own
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import Remedy
 from orchestrator.session.mailbox import Mail
@@ -188,6 +189,14 @@ class Notebook:
     secret_name: str
     link: str
     may_replace: Callable[[bytes], bool]
+
+
+@runtime_checkable
+class Equipped(Protocol):
+    """Optional: a platform that offers the accelerator of the user's choice."""
+
+    def equip(self, own: Own) -> None:
+        """Tells it the accelerators that the user's config describes. Called before any verb."""
 
 
 @runtime_checkable

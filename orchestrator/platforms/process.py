@@ -8,28 +8,39 @@ state of its own: another controller must see and do the same.
 from __future__ import annotations
 
 import hashlib
+import json
 import os
+import platform
+import re
 import shutil
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
 from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
-from orchestrator.core.offer import Offer, machine_id
+from orchestrator.core.job import Kind
+from orchestrator.core.offer import Offer, Unavailable, machine_id, until_human
 from orchestrator.core.order import Order, Outcome, run_of
+from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import NotFound, Rejected, Transient
+from orchestrator.errors import AccessDenied, InputError, NotFound, Rejected, Transient
 from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
-from orchestrator.platforms.platform import Leftover, Sight
-from orchestrator.platforms.session_options import SessionOptions
+from orchestrator.interpreters import Interpreter
+from orchestrator.platforms import environments
+from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
+from orchestrator.platforms.process_gpus import VISIBLE, MachineGpus, variables_for
+from orchestrator.platforms.process_options import ProcessOptions
+from orchestrator.pythons import NoPython, entered
+from orchestrator.pythons.choosing import chosen
 from orchestrator.session.folder import SessionFolder
-from orchestrator.session.layout import SESSION
+from orchestrator.session.layout import PROGRAMS, SESSION
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
@@ -39,20 +50,20 @@ _IDENTITY_CHARS = 16
 _PID_LIMIT = 1 << 22  # the kernel's maximum
 # The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
 _START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
-_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER", "VIRTUAL_ENV")
+_NOT_LINUX = Unavailable(
+    "processes of this machine need Linux", until_human("use Docker: a platform of type docker")
+)
+_PASSED = ("HOME", "LANG", "LANGUAGE", "LOGNAME", "SHELL", "TMPDIR", "TZ", "USER")
 _PASSED_PREFIXES = ("LC_", "CUDA_", "NVIDIA_", "LD_LIBRARY_", "CONDA_", "OMP_", "MKL_", "SSL_CERT_")
 
 
-class ProcessOptions(SessionOptions):
-    """Sessions as processes of this machine.
-
-    If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
-    unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
-    variables without secrets, and the names in `pass_env`.
-    """
-
-    internet: bool = True
-    pass_env: tuple[str, ...] = ()
+# What pip and uv read, for the agent's installation only. It strips the prefix; the training gets none of it.
+_INSTALL = "ORCHESTRATOR_INSTALL_"
+_FOR_INSTALLERS = re.compile(
+    r"(?i:(?:http|https|all|no)_proxy)|PIP_\w+|NETRC|REQUESTS_CA_BUNDLE|CURL_CA_BUNDLE"
+    r"|UV_(?:DEFAULT_INDEX|INDEX|INDEX_URL|EXTRA_INDEX_URL|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|OFFLINE)"
+)
+ENVIRONMENTS = "environments"  # in the platform's folder: the agent's, of jobs' requirements
 
 
 class ProcessPlatform:
@@ -66,11 +77,27 @@ class ProcessPlatform:
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
         self._asked_at: dict[tuple[str, str], float] = {}
+        self._accelerators: Own = NO_OWN
+        gpus = options.gpus
+        self._gpus = None if gpus is None else MachineGpus(
+            gpus, options.accelerator, clock, seconds=options.nvidia_smi_seconds
+        )  # fmt: skip
         self._ended: set[str] = set()  # ended sessions of which no process is left
+        self._pythons: dict[str, Interpreter] = {}  # those that were asked when a session was prepared
 
     @property
     def name(self) -> str:
         return self._name
+
+    def equip(self, own: Own) -> None:
+        self._accelerators = own
+        mine = own_named(self._options.accelerator, own)
+        if self._gpus is not None:
+            if mine is not None and mine.arch == "cpu":
+                raise InputError(
+                    f"platform {self._name!r} (process): gpus needs a GPU, and {mine.name} has arch cpu"
+                )
+            self._gpus.own = own
 
     @cached_property
     def _machine(self) -> str:
@@ -81,22 +108,48 @@ class ProcessPlatform:
 
     def survey(self) -> tuple[Offer, ...]:
         options = self._options
+        if platform.system() != "Linux":
+            return (Offer(self._name, options.accelerator, options.traits(internet=options.internet),
+                          unavailable=_NOT_LINUX),)  # fmt: skip
+        if self._gpus is not None:
+            return (self._gpu_offer(self._gpus),)
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=options.traits(internet=options.internet, machine=self._machine),
+            traits=replace(options.traits(internet=options.internet, machine=self._machine), own_python=True),
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
             threads=options.threads or max(1, len(os.sched_getaffinity(0)) // options.slots),
+            own=own_named(options.accelerator, self._accelerators),
             disk_gb=float(int(_disk_free_gb(self._folder))),  # rounded: every change wakes the queue
         )
         return (offer,)
 
+    def _gpu_offer(self, gpus: MachineGpus) -> Offer:
+        options = self._options
+        slots, usable = gpus.slots(self._folder)
+        if "slots" in options.model_fields_set:
+            slots = min(slots, options.slots)
+        shown = max(1, slots)
+        return Offer(
+            platform=self._name,
+            accelerator=options.accelerator,
+            traits=options.traits(internet=options.internet, machine=self._machine),
+            slots=shown,
+            memory_gb=min((each.memory_gb for each in usable.gpus), default=None),
+            threads=options.threads or max(1, len(os.sched_getaffinity(0)) // shown),
+            disk_gb=float(int(_disk_free_gb(self._folder))),
+            unavailable=gpus.lack(usable, slots, self._name),
+            own=own_named(options.accelerator, self._accelerators),
+        )
+
     def prepare(self, order: Order, materials: Materials) -> None:
         self._options.check(order, self._name)
-        SessionFolder.of(self._folder, order.session).stage(order, materials)
+        session = SessionFolder.of(self._folder, order.session)
+        self._pythons[order.session] = self._python(order, "prepare")
+        session.stage(order, materials)
 
     def launch(self, order: Order) -> None:
         self._options.check(order, self._name)
@@ -110,9 +163,52 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
-            self._spawn(session, lock, self._options.agent_settings(order))
+            python = self._pythons.pop(order.session, None) or self._python(order, "launch")
+            told = json.loads(self._options.agent_settings(order)) | {
+                "python": python.path,
+                "requirements": True,
+                "environments": str(self._folder / ENVIRONMENTS),
+                "uv": _uv(),
+            }
+            settings = json.dumps(told)
+            if self._gpus is None:
+                self._spawn(session, lock, settings, python, (), self._hidden())
+                return
+            with self._gpus.taken(order.devices, session.root) as (gpus, locks):
+                self._spawn(session, lock, settings, python, locks, variables_for(gpus))
 
-    def _spawn(self, session: SessionFolder, lock: int, settings: str) -> None:
+    def _python(self, order: Order, operation: str) -> Interpreter:
+        """The interpreter of the training. Raises AccessDenied if it is gone: a person must act."""
+        try:
+            return chosen(order.python, self._options.python, os.environ)[0]
+        except NoPython as error:
+            raise AccessDenied(str(error), backend=self._name, operation=operation) from error
+
+    def checkup(self) -> tuple[Finding, ...]:
+        """The Python that a job without one of its own would get, if it were submitted here and now."""
+        try:
+            found, why = chosen(None, self._options.python, os.environ)
+        except NoPython as error:
+            return (Finding("python", Health.MISSING, str(error), "install Python, or name one as `python`"),)
+        torch = f"torch {found.torch}" if found.torch else "no torch"
+        return (Finding("python", Health.OK, f"{found.version_text}, {torch} ({found.path}; {why})"),)
+
+    def _hidden(self) -> dict[str, str]:
+        """Variables for a session on the CPU: it sees no GPU, because another session may hold it,
+        unless the user has chosen some for the controller."""
+        row = row_named(self._options.accelerator, self._accelerators)
+        hides = row is not None and row.kind is Kind.CPU and VISIBLE not in os.environ
+        return variables_for(()) if hides else {}
+
+    def _spawn(
+        self,
+        session: SessionFolder,
+        lock: int,
+        settings: str,
+        python: Interpreter,
+        gpu_locks: tuple[int, ...],
+        more: dict[str, str],
+    ) -> None:
         root = session.root
         remove_tree(root / "agent.pid")
         _leave(session, "launched", repr(self._clock.elapsed()))
@@ -120,12 +216,12 @@ class ProcessPlatform:
         pid = os.posix_spawn(
             "/bin/sh",
             ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(session),
+            self._environment(session, python) | more,
             setsid=True,
             # Only the child duplicates the lock. If it were made inheritable here, an agent started by
             # another thread at the same time could inherit it too.
             file_actions=[
-                (os.POSIX_SPAWN_DUP2, lock, _LOCK_FD),
+                *_kept((lock, *gpu_locks)),
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o600),
                 (os.POSIX_SPAWN_DUP2, 1, 2),
@@ -134,17 +230,23 @@ class ProcessPlatform:
         with self._children_lock:
             self._children.add(pid)
 
-    def _environment(self, session: SessionFolder) -> dict[str, str]:
-        """The agent's environment: the controller's, without credentials. It includes the session's mark, so
-        that its processes can be found even after agent and guardian have died."""
+    def _environment(self, session: SessionFolder, python: Interpreter) -> dict[str, str]:
+        """The agent's environment: the controller's, without credentials, in the training's own environment.
+        The agent itself is run by our interpreter, which PATH does not name. It includes the session's mark,
+        so that its processes can be found even after agent and guardian have died."""
         environment = {
             key: value
             for key, value in os.environ.items()
             if (key in _PASSED or key.startswith(_PASSED_PREFIXES)) and not in_variable(key, value)
         }
         environment |= {key: os.environ[key] for key in self._options.pass_env if key in os.environ}
-        own = str(Path(sys.executable).parent)  # so that `python` is the one that runs this package
-        environment["PATH"] = os.pathsep.join((own, os.environ.get("PATH", os.defpath)))
+        environment.setdefault("PATH", os.environ.get("PATH", os.defpath))
+        environment = entered(python, environment, session.root / PROGRAMS)
+        environment |= {
+            f"{_INSTALL}{name}": value
+            for name, value in os.environ.items()
+            if _FOR_INSTALLERS.fullmatch(name)
+        }
         environment["ORCHESTRATOR_LOCK_FD"] = str(_LOCK_FD)
         environment[processes.SESSION] = str(session.root)
         return environment
@@ -267,9 +369,13 @@ class ProcessPlatform:
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
         there = (self._own(path.name) for path in paths if not path.is_symlink())
-        return tuple(_leftover(session) for session in there if session is not None)
+        sessions = (_leftover(session) for session in there if session is not None)
+        return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
     def remove(self, leftover: Leftover) -> None:
+        if leftover.kind == environments.KIND:
+            environments.remove(self._folder / ENVIRONMENTS, leftover.name, self._name)
+            return
         session = self._own(leftover.name)
         if session is not None and leftover.alive and session.alive():
             _kill(session, "killed: no run needs it any more")
@@ -285,6 +391,15 @@ class ProcessPlatform:
                     _end_rest(session)
         if self._folder.is_dir():
             sweep(self._folder)
+
+
+def _uv() -> str | None:
+    from uv import find_uv_bin
+
+    try:
+        return str(find_uv_bin())
+    except OSError:
+        return None
 
 
 def _leftover(session: SessionFolder) -> Leftover:
@@ -341,6 +456,18 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
         return
     finally:
         os.close(held)
+
+
+def _kept(locks: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """File actions by which the child keeps the locks, from _LOCK_FD on, and nobody else inherits them. First
+    out of the way, because a lock's number may be one that another shall have."""
+    aside = max((*locks, _LOCK_FD + len(locks))) + 1
+    for number, lock in enumerate(locks):
+        yield os.POSIX_SPAWN_DUP2, lock, aside + number
+    for number in range(len(locks)):
+        yield os.POSIX_SPAWN_DUP2, aside + number, _LOCK_FD + number
+    for number in range(len(locks)):
+        yield os.POSIX_SPAWN_CLOSE, aside + number
 
 
 def _text(path: Path) -> str | None:

@@ -77,6 +77,31 @@ def remove(store: Store, ledger: Ledger, surplus: Surplus, now: float) -> None:
             store.delete(blob.key)
 
 
+def of_run(store: Store, record: RunRecord) -> Surplus:
+    """Everything that the store keeps of a run that is over. Changes nothing."""
+    listed = deposits.checkpoints_unless_adopted(store, record.run, record.adoptions)
+    if listed is None:
+        return Surplus(record.run, trouble=ADOPTED)
+    names = tuple(sorted({*(ref.name for ref in listed), *(each.name for each in record.stored)}))
+    return Surplus(record.run, names, stored.orphans(store, record.run, (), names))
+
+
+def remove_all(store: Store, record: RunRecord) -> None:
+    """Removes every checkpoint and output of a run that is over, then what the store says of the run.
+
+    Nothing is journalled: the run's record is to go next. Idempotent. Raises Superseded, and removes nothing,
+    if another ledger has adopted the run.
+    """
+    found = of_run(store, record)
+    if found.trouble:
+        raise Superseded(f"{record.run}: {found.trouble}")
+    stored.retire(store, record.run, found.checkpoints, keep=())
+    with snapshot(store):
+        for blob in stored.orphans(store, record.run, ()):
+            store.delete(blob.key)
+    deposits.remove(store, record.run)
+
+
 def _check_whole(store: Store, record: RunRecord, gone: tuple[str, ...]) -> None:
     """Raises CorruptCheckpoint unless every accepted checkpoint except those in `gone` is intact."""
     for kept in record.stored:

@@ -21,6 +21,7 @@ ORDER, AGENT, BUNDLE, STAGED, INPUTS, SECRETS = (
 UPLINK, STORE = "uplink.pyz", "store.json"  # only where the session ships its own outbox
 PARCEL = "parcel.json"  # only where it also fetches the bundle, the inputs and the checkpoint itself
 STOP, LOCK, WORK, OUTBOX, SHIPPING = "stop", "lock", "work", "outbox", "shipping"
+PROGRAMS = "programs"  # those that the platform puts first in PATH, if any
 
 # In the outbox, and below a store's or a staged checkpoint's root.
 INCARNATION, STATUS, RESULT, PROGRESS, LOG = (

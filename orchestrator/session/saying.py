@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from orchestrator.core import bounds, wire
+from orchestrator.core import bounds, gpu_use, wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.order import AgentStatus, Result
 from orchestrator.files import Odd
@@ -53,6 +53,7 @@ def within_bounds(status: AgentStatus) -> AgentStatus:
         save_seconds=bounds.seconds(status.save_seconds),
         deadline=bounds.moment(status.deadline),
         unshipped_seconds=bounds.seconds(status.unshipped_seconds),
+        gpu_use=gpu_use.within_bounds(status.gpu_use),
     )
     beyond = [name for name in _CHECKED if getattr(kept, name) != getattr(status, name)]
     said = [f"its status has an impossible {name}, which is left out" for name in beyond]
@@ -62,7 +63,7 @@ def within_bounds(status: AgentStatus) -> AgentStatus:
 
 _CHECKED = (
     "heartbeat", "written_at", "step", "steps_per_second", "loss", "checkpoint", "checkpoint_step",
-    "save_seconds", "deadline", "unshipped_seconds",
+    "save_seconds", "deadline", "unshipped_seconds", "gpu_use",
 )  # fmt: skip
 
 

@@ -14,13 +14,14 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from orchestrator import cron
 from orchestrator.core import credentials
-from orchestrator.core.accelerators import catalogue
 from orchestrator.core.job import Precision, Recurrence, Work
+from orchestrator.core.own_accelerators import NO_OWN, Own, row_named
+from orchestrator.core.profiles import is_general
 from orchestrator.core.wording import did_you_mean, suggested, with_valid
 from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX
-from orchestrator.spec.mistakes import unknown
+from orchestrator.spec.profile_keys import profile_problems
 from orchestrator.spec.rules import rule_problems
 from orchestrator.spec.schema import MICRO_BATCH_MAX, window_of
 
@@ -32,19 +33,20 @@ _REFERENCE = re.compile(
 _SCHEME = re.compile(r"^(?:[a-z]+://)?(?:(?:hub|registry)\.docker\.com/(?:r/|_/)?)?")
 _PACKAGE = re.compile(r"[A-Za-z0-9._-]+(?:\[[a-z0-9,]+\])? ?(?:[=<>~!]=|[<>]).*")
 _NOT_FOR_PIP = frozenset({".yml", ".yaml", ".toml", ".cfg", ".py", ".json"})
-_ANY_ACCELERATOR = frozenset({"gpu", "gpus", "cuda", "any", "auto", "all", "nvidia"})
 _LISTED_MAX = 1000
 _PRECISIONS = tuple(precision.value for precision in Precision)
 
 
-def job_problems(tree: object, folder: FilePath | None) -> Iterator[Problem]:
-    """All mistakes of a spec that involve several values; files are looked up if `folder` is given."""
+def job_problems(tree: object, folder: FilePath | None, own: Own = NO_OWN) -> Iterator[Problem]:
+    """All mistakes of a spec that involve several values; files are looked up if `folder` is given.
+    `own`: the accelerators of the user's config."""
     if not isinstance(tree, dict):
         return
-    yield from _batches(tree)
+    yield from profile_problems(_at(tree, "profiles"), own)
+    yield from _batches(tree, own)
     yield from _phases(tree)
     yield from _precision(tree)
-    yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"))
+    yield from rule_problems(_at(tree, "route", "rules"), ("route", "rules"), own)
     yield from _environment(tree)
     yield from _command(tree, folder)
     yield from _inputs(tree, folder)
@@ -104,11 +106,8 @@ def _count(value: object) -> int | None:
 # --- Batches --------------------------------------------------------------------------------------------
 
 
-def _batches(tree: dict[str, object]) -> Iterator[Problem]:
+def _batches(tree: dict[str, object], own: Own) -> Iterator[Problem]:
     profiles = _at(tree, "profiles")
-    for name in profiles if isinstance(profiles, dict) else ():
-        if name != "default" and name not in catalogue:
-            yield Problem(("profiles", name), _unknown_accelerator(name))
     global_batch = _count(_at(tree, "work", "global_batch"))
     given = _at(tree, "work", "group")
     group = 1 if given is None else _count(given)
@@ -122,19 +121,13 @@ def _batches(tree: dict[str, object]) -> Iterator[Problem]:
     for name, profile in profiles.items() if isinstance(profiles, dict) else ():
         micro_batch = _count(_at(profile, "micro_batch"))
         if micro_batch is not None and micro_batch <= MICRO_BATCH_MAX:
-            yield from _division(work, name, micro_batch)
+            yield from _division(work, name, micro_batch, own)
 
 
-def _unknown_accelerator(name: str) -> str:
-    if name.lower() in _ANY_ACCELERATOR:
-        return f"unknown accelerator {shown(name)}; write default, which is for every one that is not named"
-    told = unknown("accelerator", name, (*catalogue, "default"))
-    return f"{told}, which is for every other one"
-
-
-def _division(work: Work, name: str, micro_batch: int) -> Iterator[Problem]:
-    """`default` is for any number of devices, so it must divide at least for one."""
-    devices = catalogue[name].devices if name in catalogue else 1
+def _division(work: Work, name: str, micro_batch: int, own: Own) -> Iterator[Problem]:
+    """`default` and the like are for any number of devices, so they must divide at least for one."""
+    row = None if is_general(name) else row_named(name, own)
+    devices = 1 if row is None else row.devices
     if work.accumulate(micro_batch, devices) is not None:
         return
     reasons = []
@@ -242,30 +235,51 @@ def _inputs(tree: dict[str, object], folder: FilePath | None) -> Iterator[Proble
             yield from _origin(origin, ("inputs", number, "from"), folder)
 
 
+_WEB = r"https?://[^/\s@?#\\]+(/[^\s#]*)?"
+_ORIGINS = {  # read by orchestrator.fetching.sources
+    "https": (_WEB, "https://host/path, without a user or password"),
+    "http": (_WEB, "https://host/path, without a user or password"),
+    "kaggle": (
+        r"kaggle:[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]{1,9})?(/\S.*)?",
+        "kaggle:owner/dataset, or with /version, /file or both behind it",
+    ),
+    "hf": (
+        r"hf:[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+(@[A-Za-z0-9_.-]+)?(/\S.*)?",
+        "hf:owner/dataset, or with @revision, /path or both behind it",
+    ),
+}
+
+
+_PAGE = re.compile(
+    r"https://(?:www\.)?(?:kaggle\.com/datasets/([\w-]+/[\w.-]+)|huggingface\.co/datasets/([\w.-]+/[\w.-]+))/?"
+)
+
+
 def is_path(origin: str) -> bool:
-    """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `drive:`."""
+    """Whether an input comes from this machine's files rather than from `https://`, `kaggle:` or `hf:`."""
     return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:", origin) is None
 
 
 def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Problem]:
-    scheme, _, rest = origin.partition(":")
+    scheme = origin.partition(":")[0]
     if is_path(origin):
         if folder is not None and not _exists(folder / origin):
             yield Problem(
                 path, with_valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
             )
-    elif scheme == "kaggle":
-        if not re.fullmatch(r"[A-Za-z0-9_-]+/[A-Za-z0-9_.-]+(/[0-9]+)?", rest):
-            yield Problem(
-                path, f"given {shown(origin)}; valid: kaggle:owner/dataset or kaggle:owner/dataset/version"
-            )
-    elif scheme == "https":
-        if not re.fullmatch(r"//[^/\s@]+(/\S*)?", rest):
-            yield Problem(path, "not an address; valid: https://host/path, without a user or password")
-    elif scheme != "drive" or not rest:
-        yield Problem(
-            path, f"given {shown(origin)}; valid: a file or folder, relative to this file; download it first"
+    elif page := _PAGE.fullmatch(origin):
+        kind = "kaggle" if page[1] else "hf"
+        yield Problem(path, f"given {shown(origin)}, which is a page; valid: {kind}:{page[1] or page[2]}")
+    elif scheme in _ORIGINS:
+        pattern, valid = _ORIGINS[scheme]
+        if not re.fullmatch(pattern, origin):  # it may hold a login, so it is not repeated
+            yield Problem(path, f"not an origin of an input; valid: {valid}")
+    else:
+        valid = (
+            "a file or folder, relative to this file; or https://…, kaggle:owner/dataset, hf:owner/dataset"
         )
+        given = scheme if "@" in origin else origin  # a login is not repeated
+        yield Problem(path, f"given {shown(given)}; valid: {valid}; download it first")
 
 
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:

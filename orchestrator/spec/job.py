@@ -31,15 +31,18 @@ from orchestrator.core.job import (
     Precision,
     Prefer,
     Profile,
+    Python,
     Recurrence,
     Requirements,
     RouteWish,
     Window,
     Work,
 )
+from orchestrator.core.own_accelerators import NO_OWN, Own
 from orchestrator.errors import InputError, Mistake, SpecError
 from orchestrator.spec import document, elsewhere
 from orchestrator.spec.checks import image_folder, is_path, job_problems
+from orchestrator.spec.fetching import InputWish
 from orchestrator.spec.mistakes import schema_of, validate
 from orchestrator.spec.rules import build_rules
 from orchestrator.spec.schema import (
@@ -57,11 +60,12 @@ _OWN_REQUIREMENTS = ".orchestrator/requirements"
 _NOT_IN_SCHEMA = """A job for the orchestrator. What this schema cannot say, and `submit` reports:
 work.group must divide work.global_batch; each profile's micro_batch must be a multiple of work.group, and
 micro_batch × devices must divide work.global_batch; phases begin at step 0, rise, and stay below
-work.total; rules name accelerators of the catalogue; command splits as a shell would, holds known
+work.total; rules and profiles name accelerators of the catalogue or of
+the config; command splits as a shell would, holds known
 placeholders only and needs no shell; route.precision is one that a profile has; a claim's and a range's
 lower number comes first; a rule has exactly one of require, avoid and prefer and a pattern that is not
 empty; source is needed unless image is given; outputs lie below the working directory; source,
-requirements, path inputs and image folders exist; inputs come from a path, https, kaggle: or drive:; names
+requirements, path inputs and image folders exist; inputs come from a path, https, kaggle: or hf:; names
 of inputs, tags and secrets are given once; env names neither secrets nor ORCHESTRATOR_ variables, secrets
 none of the latter, and no word of command looks like a secret; dates, durations and image names are
 possible ones; numbers are finite; a schedule's cron line names dates that exist, its time zone is known,
@@ -77,8 +81,8 @@ class Parsed:
     `job.bundle` is still empty; the job's requirements are paths inside the bundle. `requirements` are their
     files, and `locks` their locks, by the kind of accelerator or `default`. `image` is the folder to
     build `job.image` from; None if that is an image's name. `source_allow` are paths in the source, and
-    `input_allow` paths in each input, in the order of `job.inputs`. `extra`: what else the bundle holds, by
-    its path there. `lines`: where each key stands in the spec.
+    `input_allow` paths in each input, in the order of `job.inputs`, as `input_wishes` are. `extra`: what
+    else the bundle holds, by its path there. `lines`: where each key stands in the spec.
     """
 
     job: Job
@@ -88,6 +92,7 @@ class Parsed:
     image: Path | None = None
     source_allow: tuple[str, ...] = ()
     input_allow: tuple[tuple[str, ...], ...] = ()
+    input_wishes: tuple[InputWish, ...] = ()
     locks: Mapping[str, bytes] = field(default_factory=dict)
     extra: Mapping[str, bytes] = field(default_factory=dict)
     lines: Mapping[document.Path, int] = field(default_factory=dict, compare=False, repr=False)
@@ -123,14 +128,15 @@ class Parsed:
         return replace(self, locks=locks, job=_with(self.job, given))
 
 
-def load(path: Path) -> Parsed:
-    """Reads a spec's file. Raises SpecError with every mistake, InputError if the file cannot be read."""
+def load(path: Path, own: Own = NO_OWN) -> Parsed:
+    """Reads a spec's file. `own`: the accelerators of the user's config. Raises SpecError with every mistake,
+    InputError if the file cannot be read."""
     if path.suffix in _SCRIPTS and path.is_file():
         raise InputError(
             f"{path} is a script, not a job file; `orchestrator new {path}` writes a job file for it"
         )
     data = read_bytes(path)
-    return parse(data, str(path), path.absolute().parent)
+    return parse(data, str(path), path.absolute().parent, own)
 
 
 def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
@@ -147,14 +153,14 @@ def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
         raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
 
 
-def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
+def parse(text: bytes, file: str, folder: Path | None, own: Own = NO_OWN) -> Parsed:
     """The job that `text` declares. Mistakes name it `file`. Its paths are relative to `folder`; if that is
     None, they are not looked up.
 
     Raises SpecError with every mistake, in line order.
     """
     found = document.read(text, file)
-    spec = validate(JobSection, found, job_problems(found.tree, folder), elsewhere.HINTS)
+    spec = validate(JobSection, found, job_problems(found.tree, folder, own), elsewhere.HINTS)
     return Parsed(
         job=_job(spec, folder),
         file=file,
@@ -165,6 +171,7 @@ def parse(text: bytes, file: str, folder: Path | None) -> Parsed:
         image=image_folder(spec.image, folder) if spec.image is not None else None,
         source_allow=tuple(posixpath.normpath(entry) for entry in spec.source_allow),
         input_allow=tuple(tuple(posixpath.normpath(path) for path in i.allow) for i in spec.inputs),
+        input_wishes=tuple(InputWish.of(i.max_gb, i.token) for i in spec.inputs),
         lines=found.lines,
     )
 
@@ -207,6 +214,7 @@ def _job(spec: JobSection, folder: Path | None) -> Job:
         notify=spec.notify.build() if spec.notify is not None else None,
         outputs=None if spec.outputs is None else tuple(spec.outputs),
         on_nan=OnNan(spec.on_nan),
+        python=None if spec.python is None else Python(spec.python, given=True),
     )
     return _with(job, requirements)
 

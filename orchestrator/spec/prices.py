@@ -10,9 +10,10 @@ from typing import Annotated
 
 from pydantic import Field
 
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerator_words import unknown_accelerator
+from orchestrator.core.own_accelerators import NO_OWN, Own, row_named
 from orchestrator.core.prices import Prices, Where
-from orchestrator.spec.document import Path, Problem
+from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import Amount, Section
 from orchestrator.spec.mistakes import unknown
 
@@ -39,7 +40,9 @@ def _where(key: str) -> Where:
     return platform, accelerator
 
 
-def price_problems(prices: object, platforms: Collection[str], path: Path) -> Iterator[Problem]:
+def price_problems(
+    prices: object, platforms: Collection[str], path: Path, own: Own = NO_OWN
+) -> Iterator[Problem]:
     """What is wrong with prices beyond the types of their values: names that nothing has."""
     if not isinstance(prices, dict):
         return
@@ -53,5 +56,8 @@ def price_problems(prices: object, platforms: Collection[str], path: Path) -> It
             platform, slash, accelerator = key.partition("/")
             if platform not in platforms:
                 yield Problem((*path, kind, key), unknown("platform", platform, platforms))
-            elif slash and accelerator not in catalogue:
-                yield Problem((*path, kind, key), unknown("accelerator", accelerator, catalogue))
+            elif slash and row_named(accelerator, own) is None:
+                yield Problem(
+                    (*path, kind, key),
+                    unknown_accelerator(f"accelerator {shown(accelerator)}", accelerator, own=own),
+                )

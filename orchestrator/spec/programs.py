@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import PurePosixPath
 
 _ENVIRONMENT = (
-    "an environment of your machine, which sessions do not have; list its packages in a file that "
-    "`requirements` names, and begin with the program"
+    "an environment of your machine: name it as `python` for sessions there, and list its packages for "
+    "other platforms in a file that `requirements` names; begin with the program"
 )
 _CONTAINER = "sessions cannot start containers; name the image as `image`, and begin with the program in it"
 _QUEUE = "sessions have no queue of their own; begin with the program that the batch script starts"

@@ -10,11 +10,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerator_words import unknown_accelerator
 from orchestrator.core.job import OfferPattern, Rule, RuleEffect, When
-from orchestrator.spec.document import Path, Problem
+from orchestrator.core.own_accelerators import NO_OWN, Own, row_named
+from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import Amount, Flag, Name, Names, Section, Text, Words
-from orchestrator.spec.mistakes import unknown
 
 _EFFECTS = tuple(effect.value for effect in RuleEffect)
 Hour = Annotated[float, Field(ge=0, lt=24, description="an hour of the day, from 0 to below 24")]
@@ -94,14 +94,14 @@ def _build(section: RuleSection, number: int, origin: str) -> Rule:
     raise AssertionError("a rule without effect has been reported")
 
 
-def rule_problems(rules: object, path: Path) -> Iterator[Problem]:
+def rule_problems(rules: object, path: Path, own: Own = NO_OWN) -> Iterator[Problem]:
     """What is wrong with rules beyond the types of their values; reads the tree, so that nothing hides it."""
     for number, rule in enumerate(rules if isinstance(rules, list) else ()):
         if isinstance(rule, dict):
-            yield from _rule_problems(rule, (*path, number))
+            yield from _rule_problems(rule, (*path, number), own)
 
 
-def _rule_problems(rule: dict[str, object], path: Path) -> Iterator[Problem]:
+def _rule_problems(rule: dict[str, object], path: Path, own: Own) -> Iterator[Problem]:
     given = [effect for effect in _EFFECTS if effect in rule]
     if len(given) != 1:
         told = " and ".join(given) or "none of them"
@@ -109,20 +109,22 @@ def _rule_problems(rule: dict[str, object], path: Path) -> Iterator[Problem]:
     for effect in given:
         pattern = rule[effect]
         if isinstance(pattern, dict):
-            yield from _pattern_problems(pattern, (*path, effect))
+            yield from _pattern_problems(pattern, (*path, effect), own)
     when = rule.get("when")
     for key, value in when.items() if isinstance(when, dict) else ():
         if key in ("expected_hours", "parameters", "steps", "quota_left_hours") and isinstance(value, dict):
             yield from _range_problems(value, (*path, "when", key))
 
 
-def _pattern_problems(pattern: dict[str, object], path: Path) -> Iterator[Problem]:
+def _pattern_problems(pattern: dict[str, object], path: Path, own: Own) -> Iterator[Problem]:
     if not pattern:
         yield Problem(path, f"given nothing, which would match every offer; valid: {_PATTERN}")
     given = pattern.get("accelerator")
     for word in [given] if isinstance(given, str) else given if isinstance(given, list) else []:
-        if isinstance(word, str) and word not in catalogue:
-            yield Problem((*path, "accelerator"), unknown("accelerator", word, catalogue))
+        if isinstance(word, str) and row_named(word, own) is None:
+            yield Problem(
+                (*path, "accelerator"), unknown_accelerator(f"accelerator {shown(word)}", word, own=own)
+            )
 
 
 def _range_problems(value: dict[str, object], path: Path) -> Iterator[Problem]:

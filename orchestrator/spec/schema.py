@@ -20,6 +20,7 @@ from orchestrator.core.wording import with_valid
 from orchestrator.spec import commands, elsewhere
 from orchestrator.spec.commands import Given
 from orchestrator.spec.document import shown
+from orchestrator.spec.fetching import Gigabytes, Token
 from orchestrator.spec.fields import (
     COUNT_MAX,
     DURATION_WORDS,
@@ -140,7 +141,16 @@ Secret: dict[str, JsonValue] = {
     "writeOnly": True
 }  # JSON Schema's keyword for a secret: messages do not repeat the value
 SecretName = Annotated[Variable, Field(json_schema_extra=Secret)]
-_ACCELERATORS: dict[str, JsonValue] = {"propertyNames": {"enum": [*catalogue, "default"]}}
+_ACCELERATORS: dict[str, JsonValue] = {
+    "propertyNames": {
+        "anyOf": [
+            {"enum": [*catalogue, "default", "gpu"]},
+            {"pattern": r"^gpu>=[0-9]{1,5}(\.[0-9]{1,3})?GB$"},
+            # Several of a GPU, and the accelerators of the user's config, which a schema cannot know.
+            {"pattern": r"^[A-Za-z][A-Za-z0-9._-]*$"},
+        ]
+    }
+}
 EnvValue = Annotated[str, Field(max_length=32_768, description="text", json_schema_extra=Secret)]
 Location = Annotated[str, Field(min_length=1, max_length=4096)]
 Date = Annotated[str, AfterValidator(_date)]
@@ -248,10 +258,15 @@ class WorkSection(Section):
     )
 
 
+ORIGIN_WORDS = "a file or folder, relative to this file; or https://…, kaggle:owner/dataset, hf:owner/dataset"
+
+
 class InputSection(Section):
     name: Name
-    from_: Text = Field(alias="from", description="a file or folder, relative to this file")
+    from_: Text = Field(alias="from", description=ORIGIN_WORDS)
     sha256: Sha256 | None = None
+    max_gb: Gigabytes | None = None
+    token: Token | None = None
     allow: list[Text] = Field(
         default=[],
         description="a list of paths in this input, or patterns, that are sent although they look like "
@@ -351,6 +366,11 @@ class JobSection(Section):
         default=None, description="a folder with a Dockerfile, relative to this file, or an image's name"
     )
     requirements: RequirementsFiles | None = Field(default=None, description=_REQUIREMENTS_WORDS)
+    python: Text | None = Field(
+        default=None,
+        description="the Python on your own machine: the path of an interpreter or of an environment, "
+        "relative to this file, or the name of a conda environment",
+    )
     seed: Whole = Field(default=0, ge=0, le=SEED_MAX, description=f"a whole number from 0 to {SEED_MAX}")
     tags: Annotated[list[Name], AfterValidator(_distinct)] = Field(default=[], description="a list of names")
     inputs: list[InputSection] = Field(default=[], description="a list of {name, from, sha256, allow}")
@@ -364,8 +384,8 @@ class JobSection(Section):
     profiles: dict[str, ProfileSection] = Field(
         min_length=1,
         json_schema_extra=_ACCELERATORS,
-        description="a mapping of accelerators, or default, to how the job runs on them, such as "
-        "{T4: {micro_batch: 8, precision: fp16}}",
+        description="a mapping of accelerators, gpu, gpu>=24GB or default to how the job runs on them, such "
+        "as {T4: {micro_batch: 8, precision: fp16}}",
     )
     route: RouteSection = Field(
         default_factory=RouteSection, description="a mapping of preferences for where to run"

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -197,9 +198,10 @@ def fetch(
     return manifest
 
 
-def restore(folder: Path, manifests: Iterable[Manifest], target: Path) -> None:
+def restore(folder: Path, manifests: Iterable[Manifest], target: Path, *, consume: bool = False) -> None:
     """Writes the files of checkpoints as the training wrote them, from a folder in outbox layout. No two may
-    have the same path.
+    have the same path. With `consume` it removes each blob there once nothing more needs it, so that both
+    never take twice the room.
 
     The target appears complete, verified and durable, or not at all. Raises InputError if it exists, and
     CorruptCheckpoint if a blob is missing or damaged.
@@ -208,12 +210,17 @@ def restore(folder: Path, manifests: Iterable[Manifest], target: Path) -> None:
         raise InputError(f"{target} already exists; name a folder that does not")
     target.parent.mkdir(parents=True, exist_ok=True)
     sweep(target.parent)
+    given = list(manifests)
+    uses = Counter(part.sha256 for manifest in given for entry in manifest.files for part in entry.parts)
     with draft_folder(target.parent) as draft:
-        for manifest in manifests:
+        for manifest in given:
             for entry in manifest.files:
                 path = draft / entry.path
                 path.parent.mkdir(parents=True, exist_ok=True)
-                _assemble(folder / "blobs", entry, path, manifest.name)
+                for part in _assembled(folder / "blobs", entry, path, manifest.name):
+                    uses[part] -= 1
+                    if consume and not uses[part]:
+                        (folder / "blobs" / part).unlink()
         for here, _, _ in os.walk(draft):
             sync_folder(Path(here))
         draft.rename(target)
@@ -434,8 +441,9 @@ def _is_whole(path: Path, sha256: str, size: int) -> bool:
     return path.is_file() and path.stat().st_size == size and digest_file(path) == sha256
 
 
-def _assemble(blobs: Path, entry: FileEntry, path: Path, name: str) -> None:
-    """Writes one file into a draft folder, which is renamed once it is complete."""
+def _assembled(blobs: Path, entry: FileEntry, path: Path, name: str) -> Iterator[str]:
+    """Writes one file into a draft folder, which is renamed once it is complete. Yields each blob that is in
+    the file."""
     with path.open("wb") as file:
         for part in entry.parts:
             try:
@@ -445,4 +453,5 @@ def _assemble(blobs: Path, entry: FileEntry, path: Path, name: str) -> None:
                 raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is missing") from error
             if found != part.sha256:
                 raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is altered")
+            yield part.sha256
         os.fsync(file.fileno())

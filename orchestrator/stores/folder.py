@@ -26,7 +26,7 @@ from orchestrator.errors import (
     SourceChanged,
     Transient,
 )
-from orchestrator.files import PLAIN, Draft, draft_file, sweep, sync_folder
+from orchestrator.files import PLAIN, Draft, draft_file, room_text, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
@@ -257,10 +257,23 @@ class FolderStore:
         try:
             yield
         except OSError as error:
-            kind, advice = _meaning(error.errno)
+            kind, advice = self._meaning(error.errno)
             path = error.filename or self._root / key
             message = f"{operation} {key}: {error.strerror or error} ({path}){advice}"
             raise kind(message, backend=self._name, operation=operation) from error
+
+    def _meaning(self, code: int | None) -> tuple[Callable[..., BackendError], str]:
+        if code in _FULL:
+            return (
+                QuotaExhausted,
+                f"; the store is full: {room_text(self._root)}: free space there (`orchestrator prune` and "
+                "`orchestrator rm` can help), or configure another folder",
+            )
+        if code in _DENIED:
+            return AccessDenied, "; give this user permission to read and write there"
+        if code in _WRONG:
+            return Rejected, ""
+        return Transient, ""
 
 
 def _plain(path: str, flags: int) -> int:
@@ -281,16 +294,3 @@ def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:
         return count or 0
 
     return read
-
-
-def _meaning(code: int | None) -> tuple[Callable[..., BackendError], str]:
-    if code in _FULL:
-        return (
-            QuotaExhausted,
-            "; the store is full: free space there (see `orchestrator prune`), or configure another folder",
-        )
-    if code in _DENIED:
-        return AccessDenied, "; give this user permission to read and write there"
-    if code in _WRONG:
-        return Rejected, ""
-    return Transient, ""

@@ -100,9 +100,9 @@ class Pickle:
         dense = [_dense(tensor) for tensor in self.tensors]
         kinds = tuple(
             _Kind(place, tensor.dtype, tuple(tensor.shape), order)
-            for place, (tensor, order) in zip(places, dense, strict=True)
+            for place, (tensor, order) in zip(places, dense)  # noqa: B905 - Python 3.9
         )
-        copied = tuple((tensor, place) for place, (tensor, _) in zip(places, dense, strict=True))
+        copied = tuple((tensor, place) for place, (tensor, _) in zip(places, dense))  # noqa: B905
         return _TorchFile(file, self._rest, aligned(begin), at, copied, kinds)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsFloat
+from typing import TYPE_CHECKING, Any, SupportsFloat, Union
 
 from orchestrator.training import determinism, randomness
 from orchestrator.training import state as saves
@@ -36,7 +36,8 @@ _OURS = (STATE_FILE, _METRICS, _ENVIRONMENT)
 _FILE = re.compile(r"(?!\.)[^/\\\x00-\x1f\x7f]+(/(?!\.)[^/\\\x00-\x1f\x7f]+)*")
 
 
-Files = Mapping[str, bytes] | Mapping[str, bytes | Path | Shard]  # a mapping's values are one kind for mypy
+# A mapping's values are one kind for mypy. Python 3.9 has no `|` between types.
+Files = Union[Mapping[str, bytes], Mapping[str, Union[bytes, Path, Shard]]]  # noqa: UP007
 
 
 class Due(Enum):

@@ -2,7 +2,7 @@
 
 Decides only whether the script should save or stop at this step boundary. Also works without the
 orchestrator: if no variable is set, checkpoints go to ./checkpoints, and the newest one there is resumed.
-Must never know models or read the time.
+Must never know models, nor let the time decide.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -194,7 +195,8 @@ class Training:
         self._reported, self._metrics = step, plain
         if self._progress is None or rank():
             return
-        line = json.dumps({"step": step, "metrics": plain}).encode() + b"\n"
+        told = {"step": step, "metrics": plain, "time": round(time.time(), 3)}
+        line = json.dumps(told).encode() + b"\n"
         try:
             with self._progress.open("ab", buffering=0) as file:  # writes the whole line at once
                 file.write(line)

@@ -6,9 +6,9 @@ that is not whole. Knows no clock: its driver says when. Must never write to the
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.core.order import Order
@@ -20,6 +20,7 @@ from orchestrator.errors import (
     OrchestratorError,
     Rejected,
 )
+from orchestrator.files import NO_ROOM, room_text
 from orchestrator.session.layout import STAGED, Layout
 from orchestrator.session.words import Word
 from orchestrator.stores import checkpoints as stored
@@ -30,7 +31,7 @@ from orchestrator.uplink.pace import Patience
 from orchestrator.uplink.parcel import Parcel
 
 LOOKS_MAX = 4  # for what is missing or damaged: the store's answers may be out of date
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+_FULL = NO_ROOM
 
 
 @dataclass
@@ -108,5 +109,6 @@ def reason(error: Exception) -> str:
         case CorruptCheckpoint():
             return f"{error.name}: {error.reason}"
         case OSError(errno=number) if number in _FULL:
-            return "the session's disk is full"
+            disk = f": {room_text(Path(str(error.filename)))}" if error.filename else ""
+            return f"the session's disk is full{disk}"
     return str(error)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.core.accelerators import catalogue
-from orchestrator.core.gpu_names import accelerator_of, several
+from orchestrator.core.gpu_names import may_be
 
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
 _PATIENCE_SECONDS = 120.0
@@ -26,10 +26,7 @@ def lacking(accelerator: str, variables: Mapping[str, str], root: Path = Path("/
         return "an older program, which does not know this accelerator"
     if row.arch.startswith("sm_"):
         gpus = _gpus(variables)
-        rows = [accelerator_of(name) for name in gpus]
-        fits = len(rows) >= row.devices and all(
-            each is not None and several(each, row.devices) == accelerator for each in rows
-        )
+        fits = len(gpus) >= row.devices and all(may_be(name, row) for name in gpus)
         return "" if fits else ", ".join(gpus) or "no GPU"
     if row.arch.startswith("tpu-"):
         nodes = [*(root / "dev").glob("accel[0-9]*"), *(root / "dev" / "vfio").glob("[0-9]*")]

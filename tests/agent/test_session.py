@@ -298,9 +298,10 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
     (tmp_path / "inputs").mkdir()
     with session(
         tmp_path, "train.py", "--show-environment", threads=3, budget_seconds=3600.0,
-        env=(("MINE", "1"), ("OMP_NUM_THREADS", "64")),
+        env=(("MINE", "1"), ("OMP_NUM_THREADS", "64"), ("WANDB_RESUME", "must")),
     ) as stay:  # fmt: skip
-        result = stay.live(environment={"ORCHESTRATOR_HOME": "/elsewhere", "PYTHONPATH": "/given"})
+        mine = {"ORCHESTRATOR_HOME": "/elsewhere", "PYTHONPATH": "/given", "WANDB_RUN_ID": "of my shell"}
+        result = stay.live(environment=mine)
         assert result.outcome is Outcome.COMPLETED
         source = tmp_path / "work" / "source"
         seen = json.loads((source / "environment").read_text())
@@ -312,8 +313,19 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
         assert 3000 < left < 3600
         assert float(seen["ORCHESTRATOR_PEAK_FLOPS"]) == catalogue["cpu"].peak_flops[Precision.FP32]
         assert seen["ORCHESTRATOR_ACCELERATOR"] == "cpu"
+        assert seen["ORCHESTRATOR_RUN"] == seen["WANDB_RUN_ID"] == "demo-abcdefgh"
+        assert seen["ORCHESTRATOR_SESSION_NAME"] == "demo-abcdefgh-s01"
+        assert seen["WANDB_RESUME"] == "must", "the job's own value wins"
         assert "ORCHESTRATOR_RESUME_FROM" not in seen
         assert "ORCHESTRATOR_HOME" not in seen
+
+
+def test_a_job_can_take_the_variables_of_wandb_away(tmp_path: Path) -> None:
+    env = (("WANDB_RUN_ID", ""), ("WANDB_RESUME", ""))
+    program = "import os; print('left:', [name for name in os.environ if name.startswith('WANDB')])"
+    with session(tmp_path, "-c", program, env=env) as stay:
+        stay.live()
+        assert "left: []" in stay.log()
 
 
 def test_the_training_helper_is_there_to_import(tmp_path: Path) -> None:

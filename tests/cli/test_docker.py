@@ -83,7 +83,8 @@ def test_init_says_how_to_have_the_gpus_of_this_machine(user: Caller, engine: En
     answer = user("init", "--force", DOCKER_HOST=engine.url, PATH=os.pathsep.join((str(BINARIES), path)))
     assert "NVIDIA GeForce RTX 3050 Laptop GPU, 4.3 GB" in answer.out
     assert "nvidia-ctk runtime configure" in answer.out
-    assert [each.options["accelerator"] for each in config.load(user.home).platforms] == ["cpu", "cpu"]
+    written = {each.name: each.options["accelerator"] for each in config.load(user.home).platforms}
+    assert written == {"here": "cpu", "here-gpu": "RTX3050Laptop", "docker": "cpu"}
 
 
 def test_init_leaves_out_an_engine_that_does_not_answer(user: Caller) -> None:
@@ -105,8 +106,11 @@ def test_init_writes_the_context_that_is_in_use(user: Caller, engine: Engine) ->
     assert config.load(user.home).platforms[1].options["context"] == "box"
 
 
+MEMORY = {"NVIDIA GeForce RTX 3050 Laptop GPU": 4.3, "NVIDIA L4": 24.1, "NVIDIA GeForce GTX 1650": 4.3}
+
+
 def found_engine(*names: str) -> FoundEngine:
-    gpus = tuple(Gpu(str(n), f"GPU-{n}", name, 16.0) for n, name in enumerate(names))
+    gpus = tuple(Gpu(str(n), f"GPU-{n}", name, MEMORY.get(name, 16.1)) for n, name in enumerate(names))
     return FoundEngine({}, "unix:///x", "28.3.0", here=True, memory_gb=32.0, gpus=gpus)
 
 
@@ -114,12 +118,14 @@ def found_engine(*names: str) -> FoundEngine:
     ("names", "written"),
     [
         ((), {"docker": "cpu"}),
-        (("NVIDIA GeForce RTX 3050 Laptop GPU",), {"docker": "RTX3050 0"}),
+        (("NVIDIA GeForce RTX 3050 Laptop GPU",), {"docker": "RTX3050Laptop 0"}),
         (("Tesla T4",), {"docker": "T4 0"}),
         (("Tesla T4", "Tesla T4"), {"docker": "T4 0 1", "docker-t4x2": "T4x2 0 1"}),
         (("Tesla T4", "NVIDIA L4"), {"docker": "T4 0", "docker-l4": "L4 1"}),
-        (("NVIDIA GeForce GTX 1650", "NVIDIA L4"), {"docker": "L4 1"}),
-        (("NVIDIA GeForce GTX 1650",), {"docker": "cpu"}),
+        (("NVIDIA GeForce GTX 1650", "NVIDIA L4"), {"docker": "GTX1650 0", "docker-l4": "L4 1"}),
+        (("NVIDIA GeForce GT 1030", "NVIDIA L4"), {"docker": "L4 1"}),
+        (("NVIDIA GeForce GT 1030",), {"docker": "cpu"}),
+        (("Tesla T4",) * 8, {"docker": "T4 0 1 2 3 4 5 6 7", "docker-t4x8": "T4x8 0 1 2 3 4 5 6 7"}),
         (("Tesla K80",), {"docker": "cpu"}),
     ],
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import uuid
@@ -67,6 +68,32 @@ def test_what_leaves_is_listed_with_sizes_before_it_does(user: Caller) -> None:
     assert user("plan", job, "--json", WANDB_API_KEY="abcd").json["leaves"]["secrets_not_set"] == []
     assert leaves["platforms"] == ["here"]
     assert {part["kind"]: part["bytes"] for part in leaves["parts"]}["input"] == 5000
+
+
+def test_the_source_is_listed_with_what_stays_here_and_by_which_rule(user: Caller) -> None:
+    source = user.folder / "source"
+    for name in (".venv/lib/big.so", "wandb/x", "weights.bin", "old.log"):
+        (source / name).parent.mkdir(parents=True, exist_ok=True)
+        (source / name).write_text("x" * (7000 if name == "weights.bin" else 1))
+    (source / ".gitignore").write_text("*.log\n")
+    (source / "latest").symlink_to("weights.bin")
+    job = user.job()
+    answer = user("submit", job, "--dry-run")
+    assert answer.out.index("weights.bin  7.0 kB") < answer.out.index(".gitignore")
+    assert "latest → weights.bin" in answer.out
+    rows = [re.split("  +", line) for line in answer.out.splitlines()]
+    assert any(row[0] == ".venv/" and row[-1] == "by default: a Python environment" for row in rows)
+    assert any(row[0] == "old.log" and row[-1] == ".gitignore: *.log" for row in rows)
+    given = user("submit", job, "--dry-run", "--json").json["leaves"]["source"]
+    assert given["files"][0] == {"path": "weights.bin", "bytes": 7000}
+    assert given["links"] == [{"path": "latest", "target": "weights.bin"}]
+    assert {path: each["rule"] for each in given["left_out"] for path in each["paths"]} == {
+        ".venv/": "by default: a Python environment", "wandb/": "by default: what Weights & Biases writes",
+        "old.log": ".gitignore: *.log",
+    }  # fmt: skip
+    (user.folder / job).write_text((user.folder / job).read_text().replace("train.py", ".venv/train.py"))
+    (source / ".venv" / "train.py").write_text("")
+    assert "`!.venv/` into .orchestratorignore" in user("submit", job, "--dry-run").err
 
 
 def test_who_gets_what_opens_the_home_store_is_listed(user: Caller) -> None:

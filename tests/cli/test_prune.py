@@ -281,7 +281,8 @@ def test_a_full_home_says_what_to_do_and_prune_frees_it(small_home: Grown) -> No
     (user.folder / "source" / "more.txt").write_text("x" * 100_000)
     assert shutil.disk_usage(user.home).free < 100_000
     text = user("submit", "job.yaml", code=4).err
-    assert "disk is full" in text
+    assert f"the disk {user.home.parent} (" in text
+    assert "is full" in text
     assert "`orchestrator prune` shows what is no longer needed); that would free" in text
     assert "Freed " in user("prune", *AT_ONCE, "--yes").out
     assert len(small_home.bundles()) == 1

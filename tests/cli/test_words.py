@@ -122,7 +122,7 @@ def test_a_platform_by_name(user: Caller) -> None:
         (("ps", "--al"), "did you mean '--all'"),
         (("--jsn", "ps"), "did you mean '--json'"),
         (("show",), "RUN"),
-        (("completion", "fish"), "bash"),
+        (("completion", "ksh"), "bash"),
         (("pull", "x", "--best", "--latest"), "not allowed with"),
     ],
 )
@@ -162,7 +162,7 @@ def test_doctor_says_what_works_and_what_does_not(user: Caller) -> None:
     assert {"python", "home", "ledger", "agent", "platform here", "store home"} <= {
         f["what"] for f in findings
     }
-    assert len(user("doctor", "here").out.splitlines()) == 3
+    assert len(user("doctor", "here").out.splitlines()) == 4
     assert "did you mean 'here'? valid: here, home" in user("doctor", "hare", code=2).err
     user.config(f"{CONFIG}stores: {{attic: {{type: folder, path: config.yaml}}}}")
     answer = user("doctor", "--json", code=4)

@@ -14,7 +14,8 @@ from orchestrator.core import wire
 from orchestrator.core.event import Cancelled, Submitted
 from orchestrator.errors import InputError, Remedy, remedy
 from orchestrator.platforms.platform import Leftover
-from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
+from orchestrator.platforms.process import ProcessPlatform
+from orchestrator.platforms.process_options import ProcessOptions
 from tests.conformance.test_platforms import any_order
 from tests.core import runs
 

@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 
 from orchestrator.client import service
+from orchestrator.client.checkup import findings
 from orchestrator.client.home import VARIABLE, Home
+from orchestrator.clock import SystemClock
 from orchestrator.config import write_default
 from orchestrator.errors import InputError
+from orchestrator.files import in_memory
 from orchestrator.ledger import Ledger
 from tests.waiting import wait_until
 
@@ -198,3 +201,16 @@ def test_a_machine_without_systemd_is_told_what_to_do(
     assert (found.path, found.survives_reboot) == (None, False)
     with pytest.raises(InputError, match="--print"):
         service.install(Home(tmp_path))
+
+
+def test_a_launch_agent_is_printed_on_any_machine(tmp_path: Path) -> None:
+    found = plistlib.loads(service.plist(Home(tmp_path / "a home"), standby=True))
+    assert found["ProgramArguments"][-2:] == ["up", "--standby"]
+    assert found["EnvironmentVariables"][VARIABLE] == str(tmp_path / "a home")
+
+
+def test_a_home_in_memory_is_told_from_one_on_a_disk() -> None:
+    assert in_memory(Path("/dev/shm/a/home/that is not there"))
+    assert not in_memory(Path("/proc/self"))
+    said = {each.what: each for each in findings(Home(Path("/dev/shm/no-such-home")), SystemClock())}
+    assert "a reboot removes every run" in said["home: reboot"].text

@@ -109,4 +109,5 @@ def test_one_name_is_a_name_and_not_its_letters(user: Caller) -> None:
         client.submit(user.folder / user.job(), platforms="her")
     assert client.quota("here").without_quota == ("here",)
     assert client.leftovers("here").orphans == ()
-    assert {each.what.partition(":")[0] for each in client.doctor("here")} == {"config", "platform here"}
+    told = {each.what.partition(":")[0] for each in client.doctor("here")}
+    assert told == {"config", "platform here", "here"}

@@ -154,7 +154,7 @@ CLOSED = colab(unavailable=Unavailable("waiting for the notebook", until_start("
 # 1,790,000,000 is 14:13:20 UTC; ten hours later it is 00:13:20.
 MIDNIGHT = {"rules": (NIGHT,), "utc_offset_seconds": 10 * HOUR}
 NOES = [
-    No("unknown", home("t4"), "'t4' is not in the catalogue", NEVER),
+    No("unknown", home("t4"), "'t4' is neither in the catalogue nor in the config's `accelerators`", NEVER),
     No("retired", home("TPUv2-8"), "retired: Colab replaced it with TPUv5e-1", NEVER),
     No("no profile", home("A100"), "no profile for A100 and no default profile", NEVER),
     No("platform", home(), "route.platforms allows only kaggle, colab", NEVER,

@@ -47,7 +47,7 @@ def main():
 ''',
     (
         "name: train",
-        "source: .  # all of this folder goes with the job, except what .gitignore names",
+        "source: .  # goes along, except environments, caches and what .gitignore names",
         "command: python train.py --epochs {steps} --seed {seed} --resume {resume}",
         "seed: 0",
         "  total: 40  # epochs, each counted as a step",

@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.end_to_end.user import Role, User, wait_until
+from tests.end_to_end.user import Role, User, move_home, wait_until
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
         def settle(user: User) -> Callable[[], Callable[[], None]]:
             if disk is None:
                 return partial(_limit_files, user)
-            user.move_home(disk / "home")
+            move_home(user, disk / "home")
             return partial(_fill, disk / "filler")
 
         yield settle

@@ -20,6 +20,7 @@ from tests.end_to_end.user import (
     User,
     fingerprints,
     gated,
+    move_home,
     opens,
     train_in_one_piece,
     wait_until,
@@ -222,7 +223,7 @@ def test_a_home_that_may_only_be_read_is_said_with_the_way_out(user: User) -> No
 
 
 def test_a_home_on_another_disk(other_disk: Path, user: User) -> None:
-    user.move_home(other_disk / "home")
+    move_home(user, other_disk / "home")
     assert other_disk.stat().st_dev != user.folder.stat().st_dev
     run = user.submit(command=f"python train.py {{steps}} {LONG}")
     user.wait_for_end(run)

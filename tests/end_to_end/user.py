@@ -162,6 +162,12 @@ def _all_gone(processes: list[Process]) -> bool:
     return not any(living(process.pid) == process for process in processes)
 
 
+def move_home(user: User, home: Path) -> None:
+    """Moves the user's home there, with the same config."""
+    shutil.move(user.home, home)
+    user.home = home
+
+
 class User:
     """Everything below `folder`: the home, the jobs, the pulled files."""
 
@@ -174,11 +180,6 @@ class User:
 
     def configure(self, config: Mapping[str, Any]) -> None:
         (self.home / "config.yaml").write_text(yaml.safe_dump(dict(config)))
-
-    def move_home(self, home: Path) -> None:
-        """Moves the home there, with the same config."""
-        shutil.move(self.home, home)
-        self.home = home
 
     # --- Commands ---------------------------------------------------------------------------------------
 

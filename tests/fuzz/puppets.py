@@ -20,7 +20,8 @@ from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest, Part
 from orchestrator.core.order import AgentStatus, Order, Outcome, Result
-from orchestrator.platforms.process import ProcessOptions, ProcessPlatform
+from orchestrator.platforms.process import ProcessPlatform
+from orchestrator.platforms.process_options import ProcessOptions
 from orchestrator.session.folder import SessionFolder
 from tests import hostile
 from tests.odd_files import (

@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -163,11 +164,15 @@ def test_without_the_orchestrator_it_resumes_from_its_own_folder(
 def test_the_plain_example_keeps_the_contract(tmp_path: Path) -> None:
     example, forever = str(ROOT / "docs/examples/plain_pytorch.py"), str(10**9)
     first, second = tmp_path / "first", tmp_path / "second"
-    with started([example, forever], tmp_path, {"CHECKPOINT_DIR": first}) as process:
+    progress = tmp_path / "progress.jsonl"
+    with started([example, forever], tmp_path, {"CHECKPOINT_DIR": first, "PROGRESS": progress}) as process:
         until(lambda: bool(steps(first)), process)
         process.send_signal(signal.SIGTERM)
         output = finish(process)
     assert process.returncode == EXIT_SAVED, output
+    told = [json.loads(line) for line in progress.read_text().splitlines()]
+    assert [each["step"] for each in told[:2]] == [50, 100]
+    assert all(each["metrics"]["loss"] > 0 for each in told)
     stopped = steps(first)[-1]
     given: dict[str, object] = {"CHECKPOINT_DIR": second, "RESUME_FROM": first / f"step-{stopped}"}
     with started([example, forever], tmp_path, given) as process:
@@ -199,7 +204,9 @@ def test_figures_may_be_tensors(tmp_path: Path) -> None:
     training.report(1, loss=torch.tensor(0.5, requires_grad=True))
     saved = training.save(1, {"x": 1}, {"loss": torch.tensor(0.25)}, required=True)
     assert saved is not None
-    assert json.loads((tmp_path / "progress").read_text()) == {"step": 1, "metrics": {"loss": 0.5}}
+    told = json.loads((tmp_path / "progress").read_text())
+    assert abs(time.time() - told.pop("time")) < 3600
+    assert told == {"step": 1, "metrics": {"loss": 0.5}}
     assert json.loads((saved / "metrics.json").read_text()) == {"loss": 0.25}
 
 

@@ -123,7 +123,7 @@ def _gpu_text(gpu: Gpu, holders: dict[str, str]) -> str:
 
 def _judged(options: DockerOptions, found: tuple[Gpu, ...], text: str) -> Finding:
     if options.accelerator == CPU:
-        rows = {each.index: accelerator_of(each.name) for each in found}
+        rows = {each.index: accelerator_of(each.name, each.memory_gb) for each in found}
         entry = next(((row, index) for index, row in rows.items() if row), None)
         advice = f"a platform with accelerator: {entry[0]}, gpus: ['{entry[1]}']" if entry else ""
         return Finding("gpus", Health.OK, f"{text}; this platform uses none", advice)
@@ -139,5 +139,6 @@ def _others(options: DockerOptions, found: Iterable[Gpu]) -> set[str]:
     row = catalogue.get(options.accelerator)
     count = row.devices if row is not None else 1
     used = [each for each in found if {each.index, each.uuid} & set(options.gpus)]
-    rows = {several(single, count) for each in used if (single := accelerator_of(each.name))}
+    singles = (accelerator_of(each.name, each.memory_gb) for each in used)
+    rows = {several(single, count) for single in singles if single}
     return {each for each in rows if each is not None and each != options.accelerator}

@@ -24,7 +24,6 @@ from orchestrator.platforms.docker.surveying import CPU
 _ANSWER_SECONDS = 10.0
 _SOCKET = Path("/var/run/docker.sock")
 _GIB = 1024**3
-ASK_NVIDIA = gpus.PROBE
 
 
 @dataclass(frozen=True)
@@ -48,11 +47,6 @@ class FoundEngine:
 def is_expected() -> bool:
     """Whether docker's settings or a socket suggest that there is an engine."""
     return bool(way_in()) or _SOCKET.exists() or any(map(os.environ.get, ("DOCKER_HOST", "DOCKER_CONTEXT")))
-
-
-def seen_here(said: str) -> tuple[Gpu, ...]:
-    """This machine's GPUs, from the output of ASK_NVIDIA."""
-    return tuple(gpus.read(said))
 
 
 def find(known: tuple[Gpu, ...] = ()) -> FoundEngine:
@@ -110,19 +104,20 @@ def way_in() -> dict[str, object]:
 def entries(engine: FoundEngine, memory_gb: float) -> dict[str, dict[str, object]]:
     """Names and options of platforms on this engine.
 
-    There is one for each kind of GPU, and one more if the catalogue has an accelerator made of several of
-    them. If the catalogue knows none of the GPUs, there is one for the CPU. The first is called `docker`.
-    Platforms that name the same GPU never use it at the same time: the engine shows who holds it.
+    There is one for each kind of GPU, and one more for all of that kind together, if there are several. If
+    the catalogue knows none of the GPUs, there is one for the CPU. The first is called `docker`. Platforms
+    that name the same GPU never use it at the same time: the engine shows who holds it.
     """
     kinds: dict[str, list[str]] = {}
     for gpu in engine.gpus:
-        kind = accelerator_of(gpu.name)
+        kind = accelerator_of(gpu.name, gpu.memory_gb)
         if kind is not None and catalogue[kind].retired is None:
             kinds.setdefault(kind, []).append(gpu.index)
     found = dict(kinds)
     for kind, ids in kinds.items():
-        together = (several(kind, count) for count in range(len(ids), 1, -1))
-        found |= {name: ids for name in together if name is not None}
+        together = several(kind, len(ids))
+        if together is not None:
+            found[together] = ids
     if not found:
         return {"docker": {**engine.options, "accelerator": CPU, "memory_gb": max(1, int(memory_gb))}}
     return {
@@ -137,5 +132,5 @@ def entries(engine: FoundEngine, memory_gb: float) -> dict[str, dict[str, object
 
 def strange(engine: FoundEngine) -> tuple[str, ...]:
     """The names of its GPUs that are not in the catalogue, or that torch no longer supports."""
-    kinds = {gpu.name: accelerator_of(gpu.name) for gpu in engine.gpus}
+    kinds = {gpu.name: accelerator_of(gpu.name, gpu.memory_gb) for gpu in engine.gpus}
     return tuple(name for name, kind in kinds.items() if kind is None or catalogue[kind].retired is not None)

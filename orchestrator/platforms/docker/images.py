@@ -14,9 +14,10 @@ import docker
 from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
 
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.job import frozen_image
 from orchestrator.core.order import Order
+from orchestrator.core.own_accelerators import NO_OWN, Own, row_named, row_of
 from orchestrator.errors import Rejected, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker.options import DockerOptions
@@ -42,7 +43,7 @@ def resolve(
     if frozen_image(order.image) is not None:
         if materials.image is None or not materials.image.is_file():
             raise Rejected("the frozen folders of the job's image are gone: submit the job again")
-        arguments = _arguments(options, order.accelerator)
+        arguments = _arguments(options, row_of(order))
         network = None if options.build_network == "default" else options.build_network
         built = builder.build(client, materials.image, arguments, materials.say, network=network, home=home)
         return Image(built)
@@ -53,12 +54,16 @@ def resolve(
     return Image(pinned, pin=pinned if order.image is not None and pinned != order.image else None)
 
 
-def _arguments(options: DockerOptions, accelerator: str) -> dict[str, str]:
-    return {"VARIANT": variant(accelerator), **options.build_args}
+def _arguments(options: DockerOptions, row: Accelerator | None) -> dict[str, str]:
+    return {"VARIANT": variant(row), **options.build_args}
 
 
 def unneeded(
-    client: docker.DockerClient, options: DockerOptions, home: str, needed: Iterable[Path]
+    client: docker.DockerClient,
+    options: DockerOptions,
+    home: str,
+    needed: Iterable[Path],
+    own: Own = NO_OWN,
 ) -> tuple[Leftover, ...]:
     """Images built for this home (by label and name) that none of the `needed` archives needs.
 
@@ -66,7 +71,7 @@ def unneeded(
     """
     wanted: set[str] = set()
     for archive in needed:
-        tags = builder.tags(client, archive, _arguments(options, options.accelerator))
+        tags = builder.tags(client, archive, _arguments(options, row_named(options.accelerator, own)))
         if tags is None:
             return ()
         wanted |= tags
@@ -92,7 +97,7 @@ def remove(client: docker.DockerClient, home: str, tag: str) -> None:
         raise Transient(f"{tag} is in use: {error.explanation}") from error
 
 
-def variant(accelerator: str) -> str:
+def variant(row: Accelerator | None) -> str:
     """The value of VARIANT that images are built with for an accelerator: `cpu`, `cuda` or `tpu`."""
-    arch = catalogue[accelerator].arch if accelerator in catalogue else "cpu"
+    arch = "cpu" if row is None else row.arch
     return "cuda" if arch.startswith("sm_") else arch.partition("-")[0]

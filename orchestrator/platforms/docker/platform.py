@@ -23,6 +23,7 @@ from requests import ReadTimeout
 from orchestrator.clock import Clock
 from orchestrator.core.offer import Offer, machine_id
 from orchestrator.core.order import Order, Outcome
+from orchestrator.core.own_accelerators import NO_OWN, Own
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import NameTaken, NotFound, Rejected, Transient
 from orchestrator.platforms.docker import checking, endings, gpus, images, leftovers
@@ -61,6 +62,7 @@ class DockerPlatform:
         self._clock = clock
         self._connection = Connection(name, options)
         self._probe = Probe()
+        self._own: Own = NO_OWN
         self._asked: dict[str, float] = {}
         self._asked_lock = threading.Lock()
         self._incarnations: dict[str, bytes] = {}  # of living containers, by id
@@ -69,13 +71,16 @@ class DockerPlatform:
     def name(self) -> str:
         return self._name
 
+    def equip(self, own: Own) -> None:
+        self._own = own
+
     def survey(self) -> tuple[Offer, ...]:
         client = self._connection.client("survey")
         with self._connection.told("survey"):
             info = client.info()
             others = tuple(f for f in containers.listed(client) if not self._is_mine(f))
             probe = self._probed(client, info)
-            found = offers(self._name, self._options, info, others=others, probe=probe)
+            found = offers(self._name, self._options, info, others=others, probe=probe, own=self._own)
         machine = _machine(info)
         return tuple(replace(each, traits=replace(each.traits, machine=machine)) for each in found)
 
@@ -338,7 +343,7 @@ class DockerPlatform:
             return ()
         client = self._connection.client("unneeded_images")
         with self._connection.told("unneeded_images"):
-            return images.unneeded(client, self._options, home, needed)
+            return images.unneeded(client, self._options, home, needed, self._own)
 
     def remove(self, leftover: Leftover) -> None:
         client = self._connection.client("remove")

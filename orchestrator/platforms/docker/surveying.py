@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from orchestrator.core.accelerators import catalogue
+from orchestrator.core.accelerators import Accelerator
+from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, Traits, Unavailable, Until, UntilKind, until_human
+from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.platforms.docker import gpus
 from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.gpus import Probe
@@ -15,19 +18,37 @@ CPU = "cpu"
 
 
 def offers(
-    name: str, options: DockerOptions, info: dict[str, Any], *, others: tuple[Found, ...], probe: Probe
+    name: str,
+    options: DockerOptions,
+    info: dict[str, Any],
+    *,
+    others: tuple[Found, ...],
+    probe: Probe,
+    own: Own = NO_OWN,
 ) -> tuple[Offer, ...]:
     """The engine's offers.
 
     `info` is its own report, `others` are the containers of other homes and platforms, and `probe` is what
-    the configured GPUs reported.
+    the configured GPUs reported. `own`: the accelerators of the user's config.
     """
-    if options.accelerator == CPU:
+    mine = own_named(options.accelerator, own)
+    found = _offers(name, options, info, others, probe, row_named(options.accelerator, own))
+    return tuple(replace(each, own=mine) for each in found)
+
+
+def _offers(
+    name: str,
+    options: DockerOptions,
+    info: dict[str, Any],
+    others: tuple[Found, ...],
+    probe: Probe,
+    row: Accelerator | None,
+) -> tuple[Offer, ...]:
+    if options.accelerator == CPU or (row is not None and row.kind is Kind.CPU):
         return (_cpu(name, options, info),)
     reason = gpus.lack(info)
     if reason is not None:
         return (_gpu(name, options, 1, Unavailable(reason, until_human(*gpus.HOW_TO_ADD))),)
-    row = catalogue.get(options.accelerator)
     devices = row.devices if row is not None else 1
     unfit = _unfit(name, options, devices, probe)
     if unfit is not None:
@@ -56,7 +77,7 @@ def _cpu(name: str, options: DockerOptions, info: dict[str, Any]) -> Offer:
     cores = int(options.cpus or info.get("NCPU") or 1)
     return Offer(
         platform=name,
-        accelerator=CPU,
+        accelerator=options.accelerator,
         traits=_traits(options),
         slots=options.slots,
         memory_gb=memory,

@@ -15,6 +15,7 @@ from pathlib import Path
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.order import Order, session_name
+from orchestrator.platforms.kaggle.mounting import Mount
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from orchestrator.platforms.kaggle.values import Push
 
@@ -168,8 +169,10 @@ def push(
     datasets: tuple[str, ...],
     files: Iterable[StagedFile],
     hand_over: str | None,
+    mounts: tuple[Mount, ...] = (),
 ) -> Push:
-    """The push that starts the session, as the kernel `name`. Its `datasets` have `files`.
+    """The push that starts the session, as the kernel `name`. Its `datasets` have `files`. `mounts` are
+    inputs that Kaggle has.
 
     If the checkpoint to resume from is not among them, `hand_over` is the slug of the kernel whose output
     has it.
@@ -183,6 +186,9 @@ def push(
         "header": len(HEADER),
         "mount_seconds": options.mount_seconds,
         "files": {each.name: each.sha256 for each in sent},
+        "inputs": {
+            each.name: {"place": each.place, "path": each.path, "sha256": each.sha256} for each in mounts
+        },
         "hand_over": order.resume if hand_over is not None else None,
         "hand_over_sha256": order.resume_sha256 if hand_over is not None else None,
         "machine": machine.pool or "cpu",
@@ -198,7 +204,7 @@ def push(
         tpu=machine.pool == "tpu",
         timeout_seconds=seconds,
         internet=ships or needs_internet(order),
-        datasets=datasets,
+        datasets=tuple(dict.fromkeys((*datasets, *(each.source for each in mounts)))),
         kernels=(hand_over,) if hand_over is not None else (),
     )
 

@@ -25,7 +25,8 @@ class Known:
     """`datasets`: the slugs of all that were made for the session, the newest last; `files` are in that one,
     and `whole` says that all of them were seen there. `unfound`: how many pushes did not find it.
     `credential`: the slug of the dataset with what opens the home store, and `credential_file` is in it; both
-    are empty once that is deleted. `ships`: the session has an uplink; `shipped`: by what it said last, all
+    are empty once that is deleted. `mounts`: names of inputs that are in none of them, because the kernel
+    mounts their own data sets. `ships`: the session has an uplink; `shipped`: by what it said last, all
     but its last minutes are in the home store. `over`: it was seen to have ended.
 
     `kernel`: the slug that Kaggle gave the kernel, and `kernel_id` the number. `attempt`: how many kernels
@@ -45,6 +46,7 @@ class Known:
     over: bool = False
     credential: str = ""
     credential_file: str = ""
+    mounts: tuple[str, ...] = ()
     kernel: str = ""
     kernel_id: int = 0
     attempt: int = 0

@@ -24,7 +24,8 @@ class KaggleOptions(UplinkOptions):
     `tpu_session_seconds`. Sessions end by themselves `wall_margin_seconds` before that. `internet`: the
     account is verified by phone. Jobs with secrets run only with `send_secrets`, because secrets travel in a
     private dataset. A checkpoint of `hand_over_bytes` or more is read from the output of the kernel that
-    wrote it, if that still exists; a smaller one is always uploaded.
+    wrote it, if that still exists; a smaller one is always uploaded. With `mount_inputs`, inputs that are
+    data sets of Kaggle are mounted there and not uploaded.
 
     With `uplink`, what opens the home store travels in a private dataset of its own, which is deleted once
     the session has ended. Such a session may take `grace_seconds` to save and leave when it is asked to stop,
@@ -55,6 +56,7 @@ class KaggleOptions(UplinkOptions):
     ready_seconds: float = Field(default=1800.0, gt=0)
     listed_seconds: float = Field(default=300.0, ge=0)
     mount_seconds: float = Field(default=300.0, ge=0)
+    mount_inputs: bool = True
     publish_seconds: float = Field(default=HOUR, ge=0)
     saving_seconds: float = Field(default=HOUR, ge=0)  # 20 GB at 110 s/GB, plus 60 %
     hand_over_bytes: int = Field(default=64 * MIB, ge=0)

@@ -32,7 +32,7 @@ from orchestrator.errors import (
     Transient,
 )
 from orchestrator.files import set_aside, sweep, write_new
-from orchestrator.platforms.kaggle import checking, kernel, refusals, staging, surveying
+from orchestrator.platforms.kaggle import checking, kernel, mounting, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.connection import on_loopback
@@ -238,6 +238,7 @@ class KagglePlatform:
         push = kernel.push(
             self._options, order, name=slug(session, attempt), home=self._home,
             datasets=tuple(known.mounted), files=files, hand_over=hand_over,
+            mounts=mounting.mounts(order, known.mounts),
         )  # fmt: skip
         try:
             pushed = self._client.push(push)

@@ -32,6 +32,7 @@ TAIL_BYTES, TAIL_LINES = 4096, 20  # of the log, at each report
 END_BYTES, END_LINES = 32768, 200  # at the end
 QUOTED_BYTES_MAX = 2 << 20  # in all: nobody knows how much Kaggle keeps of a log
 MOUNT_PAUSE_SECONDS = 5.0
+MOUNT_DEPTH = 3  # folders: datasets/owner/slug
 _CHUNK = 1 << 20
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f\u2028\u2029]")
 
@@ -43,9 +44,10 @@ class Unfit(Exception):
 def main(session: dict) -> int:  # type: ignore[type-arg]
     """Runs the session. Returns the kernel's exit code: 0 if there is a result.
 
-    `session` has: `name`; `files`, name → sha256 of the materials and perhaps the checkpoint; `hand_over`,
-    the name of a checkpoint in another kernel's output, or null; `hand_over_sha256`, the hash of its
-    manifest, or null if unknown; `header`, how many bytes come before the archive in each of the files;
+    `session` has: `name`; `files`, name → sha256 of the materials and perhaps the checkpoint; `inputs`, name
+    → `place`, `path` and `sha256` of those that Kaggle mounts itself; `hand_over`, the name of a checkpoint
+    in another kernel's output, or null; `hand_over_sha256`, the hash of its manifest, or null if unknown;
+    `header`, how many bytes come before the archive in each of the files;
     `mount_seconds`, how long all of them may take to appear; `machine`, the quota it spends, and `seconds`,
     its limit, both for the log; `home`, by which doctor knows whose the kernel is; `settings` of the agent;
     `report_seconds`.
@@ -97,6 +99,10 @@ def lay_out(session: dict, root: Path) -> None:  # type: ignore[type-arg]
             file.seek(session["header"])
             with tarfile.open(fileobj=file) as archive:
                 unpack(archive, root)
+    for name, wanted in session.get("inputs", {}).items():
+        path, seconds = appeared(lambda name=name, wanted=wanted: mounted_input(name, wanted), seconds)
+        (root / "inputs").mkdir(exist_ok=True)
+        (root / "inputs" / name).symlink_to(path)
     name, sha256 = session["hand_over"], session["hand_over_sha256"]
     if name is not None:
         manifest, _ = appeared(lambda: handed_over(name, sha256), seconds)
@@ -138,6 +144,43 @@ def handed_over(name: str, sha256: str | None) -> Path:
             return path
     seen = "was replaced in" if found else "is not in"
     raise Unfit(f"checkpoint {name} {seen} the output of the previous kernel")
+
+
+def mounted_input(name: str, wanted: dict) -> Path:  # type: ignore[type-arg]
+    """An input in the data set that Kaggle has mounted, wherever that is, with the content that is wanted."""
+    owner, slug = wanted["place"].split("/")
+    given: list[Path] = [each / wanted["path"] for each in folders_named(slug)]
+    found = [each for each in given if each.exists()]
+    for path in sorted(found, key=lambda each: owner not in each.parts):
+        if whole_digest(path) == wanted["sha256"]:
+            return path
+    seen = "has other content than at the submit" if found else "was not mounted"
+    raise Unfit(
+        f"input {name}: {wanted['place']} {seen}; `mount_inputs: false` for this platform uploads it instead"
+    )
+
+
+def folders_named(slug: str) -> list[Path]:
+    """Folders of this name, not far below the inputs."""
+    found: list[Path] = []
+    places = [Path(INPUT)]
+    for _ in range(MOUNT_DEPTH):
+        places = [
+            each for place in places if place.is_dir() for each in sorted(place.iterdir()) if each.is_dir()
+        ]
+        found += [each for each in places if each.name == slug]
+        places = [each for each in places if each.name != slug]
+    return found
+
+
+def whole_digest(path: Path) -> str:
+    """Of a file, or of a folder as a submit makes it: the sha256 of its sorted lines `<sha256>  <path>`."""
+    if path.is_file():
+        return digest(path)
+    files = [Path(here) / name for here, _, names in os.walk(path, followlinks=True) for name in names]
+    named = sorted((each.relative_to(path).as_posix(), each) for each in files)
+    lines = "".join(f"{digest(each)}  {name}\n" for name, each in named)
+    return hashlib.sha256(lines.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def digest(path: Path) -> str:

@@ -23,6 +23,7 @@ from orchestrator.core.wording import count_text
 from orchestrator.errors import BackendError, NotFound, Refused, Rejected, Transient
 from orchestrator.files import held_folder
 from orchestrator.files.hashing import digest_file
+from orchestrator.platforms.kaggle import mounting
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.connection import on_loopback
 from orchestrator.platforms.kaggle.kernel import (
@@ -108,7 +109,10 @@ def stage(
     refused something; the next try makes other datasets.
     """
     session = order.session
-    with _packed(order, materials, options, home=home, handed=handed, here=folder) as packed:
+    # If pushes did not find a data set, it may be that of an input.
+    lost = memory.of(session).unfound >= UNFOUND_MAX
+    mounts = mounting.chosen(client, order) if options.mount_inputs and not lost else ()
+    with _packed(order, materials, options, home=home, handed=handed, here=folder, mounts=mounts) as packed:
         total = sum(path.stat().st_size for path in packed) / MIB
         materials.say(f"uploading {total:.1f} MiB to Kaggle")
         open_store = [path for path in packed if path.name.startswith(CREDENTIAL)]
@@ -117,7 +121,7 @@ def stage(
     known = memory.of(session)
     before = tuple(filter(None, (*known.datasets, known.credential)))
     memory.note(session, datasets=before, files=(), whole=False, unfound=0, ships=credential is not None,
-                credential="", credential_file="")  # fmt: skip
+                credential="", credential_file="", mounts=mounts)  # fmt: skip
     for old in before:
         with suppress(BackendError):  # `discard` tries again
             client.delete_dataset(old)
@@ -242,7 +246,14 @@ def wait_until_ready(client: KaggleClient, name: str, seconds: float) -> None:
 
 @contextmanager
 def _packed(
-    order: Order, materials: Materials, options: KaggleOptions, *, home: str, handed: bool, here: Path
+    order: Order,
+    materials: Materials,
+    options: KaggleOptions,
+    *,
+    home: str,
+    handed: bool,
+    here: Path,
+    mounts: tuple[str, ...],
 ) -> Iterator[tuple[Path, ...]]:
     """The files of the datasets, under their names there. They are not in the system's temporary folder,
     because that may be in memory and too small for a checkpoint."""
@@ -251,7 +262,8 @@ def _packed(
             "the job has secrets, which would be sent in a private dataset: to allow that, set "
             "`send_secrets: true` for this platform in the config", operation="prepare"
         )  # fmt: skip
-    content = list(contents(order, materials, staged=False, here=on_loopback(options.endpoint)))
+    given = contents(order, materials, staged=False, here=on_loopback(options.endpoint))
+    content = list(mounting.without(given, mounts))
     secret = [each for each in content if each.name == STORE]
     others = [each for each in content if each.name != STORE]
     with held_folder(here):  # there may be secrets in it

@@ -1,0 +1,198 @@
+"""`curves`: a run's metrics over all its sessions, on the terminal or in a file; and their part of `show`."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from orchestrator.cli import pictures, plotting
+from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.pictures import title
+from orchestrator.client import Run
+from orchestrator.client.curves import Curve, Curves
+from orchestrator.core.wording import count_text, did_you_mean
+from orchestrator.errors import InputError
+from orchestrator.files import write_whole
+
+PLOTS_MAX = 4  # on a terminal, unless more are asked for
+SHOWN_MAX = 4  # in `show`
+ROWS = 8
+WIDTH_MIN, WIDTH_MAX = 40, 400
+_COLUMNS_MIN, _COLUMNS_MAX = 60, 120  # by the terminal's width
+_CSV_POINTS = 20_000
+_SAMPLED_BYTES = 4 << 20  # what `show` reads at most
+_SPARKS = 24
+_KINDS = (".csv", ".png", ".svg")
+
+
+def curves(call: Call) -> int:
+    """Draws the run's metrics, or writes them to a file."""
+    given, out = call.options, call.out
+    target = _target(given.output, force=given.force)
+    columns = _columns(given.width)
+    run = call.client.run(given.run)
+    kind = "" if target is None else target.suffix.lower()
+    points = _CSV_POINTS if kind == ".csv" else None
+    found = run.curves.read(given.metric, points=points)
+    chosen = _chosen(found, given.metric)
+    if target is not None:
+        shown = chosen if kind == ".csv" else chosen[: pictures.METRICS_MAX]
+        _write(target, found, shown, log=given.log)
+    out.document({**_json(found, chosen), "file": None if target is None else str(target)})
+    if out.as_json:
+        return Exit.OK
+    if target is not None:
+        out.say(f"{target}: {count_text(len(shown), 'metric')} of {run.name}")
+    else:
+        shown = chosen if given.metric else chosen[:PLOTS_MAX]
+        for curve in shown:
+            _draw(call, found, curve, columns)
+        if not found.metrics:
+            out.say(f"{run.name} has reported no metrics{'' if found.missing else ' yet'}: "
+                    "docs/curves.md says how a script reports them")  # fmt: skip
+    for curve in chosen[len(shown) :]:
+        out.remark(f"not drawn: {title(curve)} (--metric draws it)")
+    _remarks(call, found, chosen)
+    return Exit.OK
+
+
+def _target(output: str | None, *, force: bool) -> Path | None:
+    if output is None:
+        return None
+    target = Path(output)
+    if target.suffix.lower() not in _KINDS:
+        raise InputError(f"-o {output}: give a file that ends with {', '.join(_KINDS[:-1])} or {_KINDS[-1]}")
+    if target.exists() and not force:
+        raise InputError(f"{target} exists: give another file with -o, or --force to replace it")
+    return target
+
+
+def _columns(width: int | None) -> int:
+    if width is None:
+        return min(_COLUMNS_MAX, max(_COLUMNS_MIN, shutil.get_terminal_size().columns))
+    if not WIDTH_MIN <= width <= WIDTH_MAX:
+        raise InputError(f"--width {width}: give {WIDTH_MIN} to {WIDTH_MAX} columns")
+    return width
+
+
+def _chosen(found: Curves, names: Sequence[str]) -> list[Curve]:
+    """The metrics that were asked for, in that order; else all, the loss first."""
+    by_name = {curve.name: curve for curve in found.metrics}
+    if not names:
+        return _ordered(found.metrics)
+    for name in names:
+        if name not in by_name:
+            known = [*by_name, *found.left_out]
+            hint = did_you_mean(name, known) or (
+                f"there are {', '.join(sorted(known)[:20])}; " if known else ""
+            )
+            raise InputError(
+                f"{found.run} reported no metric {name!r}; {hint}see `orchestrator curves --help`"
+            )
+    return [by_name[name] for name in dict.fromkeys(names)]
+
+
+def _ordered(metrics: Sequence[Curve]) -> list[Curve]:
+    return sorted(metrics, key=lambda curve: (curve.name != "loss", "loss" not in curve.name.lower()))
+
+
+def _write(target: Path, found: Curves, chosen: Sequence[Curve], *, log: bool) -> None:
+    if not found.metrics:
+        raise InputError(f"{found.run} has reported no metrics: nothing to write to {target}")
+    if target.suffix.lower() == ".csv":
+        data = pictures.csv_of(found, chosen)
+    elif target.suffix.lower() == ".svg":
+        data = pictures.svg(found, chosen, log=log)
+    else:
+        data = pictures.png(found, chosen, log=log)
+    try:
+        write_whole(target, data, mode=0o644)
+    except OSError as error:
+        raise InputError(
+            f"{target} cannot be written ({error.strerror}): give another file with -o"
+        ) from error
+
+
+def _json(found: Curves, chosen: Sequence[Curve]) -> dict[str, object]:
+    names = {hop.number: hop.name for hop in found.hops}
+    return {
+        "run": found.run,
+        "sessions": [
+            {"session": hop.name, "number": hop.number, "from_step": hop.from_step, "here": hop.here}
+            for hop in found.hops
+        ],
+        "metrics": [
+            {
+                "name": curve.name, "reports": curve.reports, "thinned": curve.thinned,
+                "not_finite": curve.not_finite,
+                "last": None if curve.last is None else curve.last._asdict(),
+                "points": [
+                    {"step": step, "value": value, "session": names[session], "time": at}
+                    for step, value, session, at in curve.points
+                ],
+            }
+            for curve in chosen
+        ],
+        "missing": found.missing, "notes": found.notes, "left_out": found.left_out,
+    }  # fmt: skip
+
+
+def _draw(call: Call, found: Curves, curve: Curve, columns: int) -> None:
+    log, out = call.options.log, call.out
+    pieces = pictures.pieces(found, curve, log=log)
+    out.say(f"{out.paint(title(curve), 'bold')}  {_figures(curve)}{', logarithmic' if log else ''}")
+    if not pieces:
+        what = "nothing above 0 to draw on a logarithmic scale" if log and curve.points else "no finite value"
+        out.say(f"  ({what})")
+    else:
+        nice = plotting.fancy(sys.stdout.encoding)
+        marks = pictures.boundaries(found)
+        for line in plotting.plot(pieces, marks, columns=columns, rows=ROWS, log=log, nice=nice):
+            out.say(line)
+    out.say()
+
+
+def _figures(curve: Curve) -> str:
+    if curve.last is None:
+        return f"{count_text(curve.reports, 'report')}, none finite"
+    values = [point.value for point in curve.points]
+    said = f"last {plotting.number(curve.last.value)} at step {curve.last.step:,}"
+    said += f", lowest {plotting.number(min(values))}, highest {plotting.number(max(values))}"
+    return said + (f", {curve.not_finite:,} not finite" if curve.not_finite else "")
+
+
+def _remarks(call: Call, found: Curves, chosen: Sequence[Curve]) -> None:
+    for sentence in (*found.missing, *found.notes):
+        call.out.remark(sentence)
+    thinned = [curve for curve in chosen if curve.thinned]
+    if thinned and (call.options.output or "").lower().endswith(".csv"):
+        call.out.remark(f"{count_text(len(thinned), 'metric')} had more reports than a file holds: of each "
+                        "stretch of them the lowest and the highest are kept")  # fmt: skip
+
+
+# --- In `show` --------------------------------------------------------------------------------------------
+
+
+def section(call: Call, run: Run) -> None:
+    """The main metrics with their last values, each in one line; nothing if none were reported."""
+    if call.out.as_json:
+        return
+    found = run.curves.read(bytes_max=_SAMPLED_BYTES)
+    shown = [curve for curve in _ordered(found.metrics) if curve.last is not None][:SHOWN_MAX]
+    if not shown:
+        return
+    nice = plotting.fancy(sys.stdout.encoding)
+    width = max(len(title(curve)) for curve in shown)
+    rows = []
+    for curve in shown:
+        assert curve.last is not None
+        places = [(point.step, point.value) for point in curve.points]
+        spark = plotting.sparkline(places, _SPARKS, nice=nice)
+        rows.append(f"{title(curve).ljust(width)}  {plotting.number(curve.last.value).rjust(8)}  {spark}")
+    more = len(found.metrics) - len(shown)
+    rest = f"; {count_text(more, 'more metric')}" if more > 0 else ""
+    draws = f"`{call.command('curves', run.name)}` draws them{rest}"
+    call.out.say()
+    call.out.facts(("metrics", row) for row in (*rows, draws))

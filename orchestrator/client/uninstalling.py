@@ -1,0 +1,197 @@
+"""`uninstall`: what this program leaves here and elsewhere, and the removal of what only it needs.
+
+Decides what may go without a loss (the service, completion scripts, caches) and what goes only if it was
+named and confirmed: the home. In a home it removes what it knows by name, never the folder with all that is
+in it. Never touches a platform, a store outside the home, or the package itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from fnmatch import fnmatch
+from pathlib import Path
+from shlex import quote
+from typing import TYPE_CHECKING
+
+from orchestrator import home as layout
+from orchestrator.client import service as services
+from orchestrator.client import shell_files
+from orchestrator.client.home import Home
+from orchestrator.client.installation import Installation
+from orchestrator.client.installation import found as installation
+from orchestrator.core.lifecycle import FINAL
+from orchestrator.core.wording import count_text
+from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.files import remove_tree
+from orchestrator.pruning.listing import disk_bytes
+
+if TYPE_CHECKING:
+    from orchestrator.client.client import Client
+
+_RUNS_SHOWN = 3
+_OF_A_HOME = (
+    layout.CONFIG, f"{layout.CONFIG}.old-*", "credentials", "drive-credentials.json", f"{layout.LEDGER}*",
+    layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS, layout.PLATFORMS, "store",
+    layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK, "tick.json", "crash.log",
+    f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
+)  # fmt: skip
+
+
+class Goes(StrEnum):
+    """When `uninstall` removes a thing."""
+
+    ASKED = "asked"  # nothing is lost with it
+    PURGED = "purge"  # with --purge, confirmed by name
+    NEVER = "never"
+
+
+@dataclass(frozen=True)
+class Left:
+    """One thing that stays behind. `how`: the command or the way to remove it by hand."""
+
+    what: str
+    where: str
+    how: str
+    goes: Goes
+    size: int | None = None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """All of it. `running`: sentences on what still runs, and what to do first."""
+
+    installation: Installation
+    left: tuple[Left, ...]
+    running: tuple[str, ...]
+
+    def going(self, *, purge: bool) -> tuple[Left, ...]:
+        wanted = {Goes.ASKED, Goes.PURGED} if purge else {Goes.ASKED}
+        return tuple(each for each in self.left if each.goes in wanted)
+
+
+def survey(client: Client) -> Survey:
+    """What is left after the package is gone. Changes nothing; what cannot be read is said so."""
+    return Survey(installation(), tuple(_left(client.home)), tuple(_running(client)))
+
+
+def remove(client: Client, things: Iterable[Left], *, purge: bool = False) -> list[str]:
+    """Removes these, and returns what stayed and why. With `purge`, raises InputError if anything still runs
+    for this home, before anything is removed."""
+    if purge and (running := tuple(_running(client))):
+        raise InputError(f"{running[0]}: the home was not removed, and neither was anything else")
+    stayed: list[str] = []
+    for each in things:
+        try:
+            if each.what == "service":
+                services.uninstall(client.home)
+            elif each.what == "home":
+                stayed += _purge(client.home.path)
+            else:
+                remove_tree(Path(each.where))
+        except (OSError, OrchestratorError) as error:
+            stayed.append(f"{each.where}: {error}")
+    return stayed
+
+
+# --- What is there ------------------------------------------------------------------------------------------
+
+
+def _left(home: Home) -> Iterator[Left]:
+    service = services.look(home)
+    if service.installed and service.path is not None:
+        yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
+    for path in shell_files.installed():
+        yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
+    for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
+        if path.exists():
+            what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
+            yield Left(what, str(path), how, Goes.ASKED, _size(path))
+    if home.path.exists():
+        yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
+    yield from _other_homes(home, service.path)
+    yield from _elsewhere(home)
+
+
+def _other_homes(home: Home, unit: Path | None) -> Iterator[Left]:
+    """The default home if this is another one, and the units of other homes' services."""
+    from platformdirs import user_data_path
+
+    default = user_data_path("orchestrator", appauthor=False)
+    if default.exists() and default != home.path:
+        how = f"orchestrator uninstall --home {quote(str(default))}"
+        yield Left("another home", str(default), how, Goes.NEVER, _size(default))
+    for path in sorted(unit.parent.glob("*orchestrator*")) if unit is not None else ():
+        if path != unit and fnmatch(path.name, "*orchestrator*.[sp]*"):
+            yield Left("another service", str(path), "orchestrator service uninstall, with its --home",
+                       Goes.NEVER)  # fmt: skip
+
+
+def _elsewhere(home: Home) -> Iterator[Left]:
+    """Ledgers, stores and platforms outside the home, by the config."""
+    from orchestrator import config
+
+    if not home.folders.config.exists():
+        return
+    try:
+        found = config.load(home.path)
+        if not home.database().startswith("sqlite:"):
+            yield Left("ledger", "the database that the config names", "drop it there", Goes.NEVER)
+    except OrchestratorError as error:
+        yield Left("unknown", str(home.folders.config), f"it cannot be read: {error}", Goes.NEVER)
+        return
+    for store in found.stores:
+        where = str(store.options.get("path") or store.options.get("bucket") or store.type)
+        inside = store.type == "folder" and (home.path / where).is_relative_to(home.path)
+        if not inside:
+            yield Left("store", f"{store.name}: {where}", "delete its runs/ there", Goes.NEVER)
+    for platform in found.platforms:
+        how = f"orchestrator doctor --clean {platform.name}"
+        yield Left("platform", f"{platform.name} ({platform.type})", how, Goes.NEVER)
+
+
+def _running(client: Client) -> Iterator[str]:
+    try:
+        owner = client.ledgers.owner()
+        runs = [each.run for each in client.runs() if each.unreadable or each.phase not in FINAL]
+    except OrchestratorError as error:
+        yield f"whether anything runs is unknown, because the ledger cannot be read ({error})"
+        return
+    if owner is not None:
+        yield f"the controller runs ({owner}): `orchestrator down` stops it"
+    if runs:
+        names = ", ".join(runs[:_RUNS_SHOWN]) + (", …" if len(runs) > _RUNS_SHOWN else "")
+        yield (
+            f"{count_text(len(runs), 'run')} not over ({names}): `orchestrator cancel RUN` ends one with its "
+            "session, while a controller runs"
+        )
+
+
+def _cache() -> Path:
+    from platformdirs import user_cache_path
+
+    return user_cache_path("accelerator-orchestrator", appauthor=False)
+
+
+def _size(path: Path) -> int:
+    return disk_bytes(path)[0] if path.is_dir() else path.stat().st_size
+
+
+# --- The home -----------------------------------------------------------------------------------------------
+
+
+def _purge(home: Path) -> list[str]:
+    """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to."""
+    for entry in sorted(home.iterdir()):
+        if any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME):
+            remove_tree(entry)
+    others = [entry.name for entry in home.iterdir()]
+    if others:
+        return [f"{home}: {count_text(len(others), 'file')} not ours ({', '.join(others[:3])})"]
+    with contextlib.suppress(OSError):
+        home.rmdir()
+    return [f"{home} is a link or in use: remove it by hand"] if home.exists() else []

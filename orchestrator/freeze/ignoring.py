@@ -1,0 +1,218 @@
+"""Which files of a source stay here, and by which rule.
+
+Three rules, the first that says anything decides: `.orchestratorignore` (its `!` brings back), what everybody
+leaves out (environments, caches), `.gitignore`. Must never know what becomes of the files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from orchestrator.errors import InputError
+
+OWN = ".orchestratorignore"
+GIT = ".gitignore"
+ALWAYS = ".git"  # the history, and often a login in its config: nothing brings it back
+PATHS_MAX = 1000
+_ENVIRONMENT, _CACHE = "a Python environment", "a cache"
+DEFAULTS = {
+    ".venv": _ENVIRONMENT, "venv": _ENVIRONMENT, ".tox": _ENVIRONMENT, ".nox": _ENVIRONMENT,
+    "node_modules": "packages of Node.js", "wandb": "what Weights & Biases writes",
+    "__pycache__": "compiled Python", ".mypy_cache": _CACHE, ".pytest_cache": _CACHE, ".ruff_cache": _CACHE,
+    ".hypothesis": _CACHE, ".ipynb_checkpoints": "copies that Jupyter makes",
+    ".hg": "a repository's history", ".svn": "a repository's history",
+}  # fmt: skip
+# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
+_WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
+_WILD = re.compile(r"\*+")
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """What one rule left out. `paths`: at most PATHS_MAX of them, folders with `/` at the end; `count`: how
+    many there are. `default`: it is a rule that nobody wrote down."""
+
+    rule: str
+    paths: tuple[str, ...]
+    count: int
+    default: bool = False
+
+
+@dataclass(frozen=True)
+class _File:
+    """One file of patterns, and the path from its folder down to the source (`above`), or from the source
+    down to its folder (`below`). At least one of the two is empty. `label` names it in a rule."""
+
+    spec: GitIgnoreSpec
+    lines: tuple[str, ...]
+    label: str
+    above: str = ""
+    below: str = ""
+
+    def judge(self, name: str) -> tuple[bool | None, str]:
+        """True: left out; False: included by an exception; None: the file says nothing. And the rule."""
+        found = self.spec.check_file(self.above + name[len(self.below) :])
+        if found.include is None or found.index is None:
+            return None, ""
+        return found.include, f"{self.label}: {self.lines[found.index]}"
+
+    def leads_into(self, folder: str) -> bool:
+        """Whether an exception with a path names something below this folder, which is left out."""
+        parts = (self.above + folder[len(self.below) :]).strip("/").split("/")
+        return any(_leads(line[1:], parts) for line in self.lines if line.startswith("!"))
+
+
+def _leads(pattern: str, folder: list[str]) -> bool:
+    parts = pattern.strip().removeprefix("/").removesuffix("/").split("/")
+    if len(parts) <= len(folder) or parts[0] == "**":
+        return False
+    return all(part == "**" or fnmatchcase(name, part) for part, name in zip(parts, folder, strict=False))
+
+
+@dataclass(frozen=True)
+class Rules:
+    """The rules that hold in one folder of a source. The files nearest to a path come last."""
+
+    git: tuple[_File, ...] = ()
+    own: tuple[_File, ...] = ()
+
+    @classmethod
+    def above(cls, root: Path) -> Rules:
+        """The rules of the folders above, up to the repository. One that leaves out the source itself does
+        not count, because the user named the source explicitly."""
+        folders = (root, *root.parents)
+        repository = next((n for n, folder in enumerate(folders) if (folder / ALWAYS).exists()), 0)
+        found: dict[str, list[_File]] = {GIT: [], OWN: []}
+        for up in range(repository, 0, -1):
+            above_source = root.relative_to(folders[up]).as_posix() + "/"
+            for name, files in found.items():
+                read = _read(folders[up], name, "../" * up, above=above_source)
+                files += [each for each in read if each.judge("")[0] is not True]
+        return cls(tuple(found[GIT]), tuple(found[OWN]))
+
+    def inside(self, folder: Path, below: str) -> Rules:
+        """The rules in this folder, whose path from the source is `below`."""
+        git, own = (_read(folder, name, below, below=below) for name in (GIT, OWN))
+        return replace(self, git=(*self.git, *git), own=(*self.own, *own)) if git or own else self
+
+    def judge(self, name: str, found: os.DirEntry[str], *, is_folder: bool) -> tuple[str, bool]:
+        """The rule that leaves it out, empty if it is included; and whether that is a default one."""
+        if found.name == ALWAYS:
+            return "always: the history of git", True
+        path = name + "/" * is_folder
+        out, rule = _nearest(self.own, path)
+        if out is not None:
+            return (rule if out else ""), False
+        if default := _default(found, is_folder=is_folder):
+            return f"by default: {default}", True
+        out, rule = _nearest(self.git, path)
+        return (rule if out else ""), False
+
+    def brings_back(self, name: str, *, is_folder: bool) -> bool:
+        """Whether `.orchestratorignore` includes this path of a folder that is left out."""
+        return _nearest(self.own, name + "/" * is_folder)[0] is False
+
+    def leads_into(self, folder: str) -> bool:
+        """Whether something below this folder may be brought back."""
+        return any(file.leads_into(folder) for file in self.own)
+
+
+def _nearest(files: tuple[_File, ...], path: str) -> tuple[bool | None, str]:
+    """Like git: of the files that say anything, the one nearest to the path decides."""
+    answers = (file.judge(path) for file in reversed(files))
+    return next((answer for answer in answers if answer[0] is not None), (None, ""))
+
+
+def _default(found: os.DirEntry[str], *, is_folder: bool) -> str:
+    if not is_folder and not found.is_symlink():
+        return ""
+    if found.name in DEFAULTS:
+        return DEFAULTS[found.name]
+    if is_folder:
+        if (Path(found.path) / "pyvenv.cfg").is_file():
+            return f"{_ENVIRONMENT} (it has pyvenv.cfg)"
+        if (Path(found.path) / "conda-meta").is_dir():
+            return "a conda environment (it has conda-meta)"
+    return ""
+
+
+def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = "") -> tuple[_File, ...]:
+    path = folder / name
+    try:
+        if not path.is_file():
+            return ()
+        lines = [line for line in path.read_text("utf-8", "surrogateescape").splitlines() if line]
+        check_patterns(path, path.read_text("utf-8", "surrogateescape").splitlines())
+        return (_File(GitIgnoreSpec.from_lines(lines), tuple(lines), place + name, above, below),)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValueError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
+def check_patterns(path: Path, lines: Iterable[str]) -> None:
+    """Raises InputError for a pattern that could take hours to match one name."""
+    for number, line in enumerate(lines, start=1):
+        if line.startswith("#"):
+            continue
+        wild = [len(_WILD.findall(segment)) for segment in line.split("/")]
+        if sum(wild) > _WILD_MAX or max(wild) > _WILD_SEGMENT_MAX:
+            raise InputError(
+                f"{path}:{number}: too many wildcards in one pattern; valid: {_WILD_SEGMENT_MAX} between two "
+                f"slashes, {_WILD_MAX} in all; write several simpler patterns"
+            )
+
+
+@dataclass
+class Tally:
+    """Counts what is left out while a source is walked."""
+
+    _found: dict[str, tuple[list[str], bool]] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
+
+    def add(self, path: str, rule: str, *, default: bool) -> None:
+        paths, _ = self._found.setdefault(rule, ([], default))
+        self._counts[rule] = self._counts.get(rule, 0) + 1
+        if len(paths) < PATHS_MAX:
+            paths.append(path)
+
+    def left_out(self) -> tuple[LeftOut, ...]:
+        """By rule; what nobody wrote down first."""
+        found = (
+            LeftOut(rule, tuple(sorted(paths)), self._counts[rule], default)
+            for rule, (paths, default) in self._found.items()
+        )
+        return tuple(sorted(found, key=lambda each: (not each.default, each.rule)))
+
+
+_WORDS = re.compile(r"[\s=;|&<>()'\"`,]+")
+
+
+def named(command: Iterable[str], left_out: Iterable[LeftOut]) -> Iterator[str]:
+    """For each left-out path that the command's words plainly name: what to do, in a sentence."""
+    words = {w.removeprefix("./") for text in command for w in _WORDS.split(text) if w}
+    told: set[str] = set()
+    for each in left_out:
+        for path in each.paths:
+            word = next((w for w in sorted(words) if _names(w, path, default=each.default)), None)
+            if word is None or path in told:
+                continue
+            told.add(path)
+            python = " (sessions have a Python of their own: write `python`)" if "/bin/" in word else ""
+            yield (
+                f"the command names {word}, but {path} is not sent ({each.rule}){python}: to send it, write "
+                f"the line `!{path}` into {OWN} in the source's folder"
+            )
+
+
+def _names(word: str, path: str, *, default: bool) -> bool:
+    if path.endswith("/"):
+        return (word.startswith(path) and word != path) or (not default and word.rstrip("/") == path[:-1])
+    return word == path

@@ -1,0 +1,160 @@
+"""A Python interpreter of this machine: what it is, asked by running it, and when it is too old.
+
+Must never import a package to learn its version: the interpreter reads the metadata of its own packages.
+Decides nothing about which interpreter is taken. Ships with the agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+OLDEST = (3, 9)
+"""The oldest Python that can import what a session offers a script: `orchestrator.training`."""
+SECONDS_MAX = 30.0
+ALL = ("*",)
+ADVICE = (
+    "put that environment back and release the run, or give another one as `python:` in the job's file and "
+    "retry the run with that file"
+)
+_SAID_MAX = 200
+# Runs in any Python from 2.7 on, so that one which is too old can say so. What `-c` puts in front of the path
+# is left out: a folder that we were started in is none of its packages.
+_SCRIPT = r"""
+import sys
+sys.path[:] = [path for path in sys.path if path]
+import json
+there = {}
+try:
+    from importlib import metadata
+    if sys.argv[1:] == ["*"]:
+        found = metadata.distributions()
+    else:
+        found = [each for name in sys.argv[1:] for each in metadata.distributions(name=name)]
+    for each in found:
+        name = each.metadata["Name"]
+        if name and name not in there:
+            there[name] = each.version or ""
+except Exception:
+    pass
+sys.stdout.write("\n" + json.dumps({
+    "path": sys.executable, "prefix": sys.prefix, "base": getattr(sys, "base_prefix", sys.prefix),
+    "version": list(sys.version_info[:3]), "folders": sys.path, "packages": there,
+}) + "\n")
+"""
+
+
+class Unusable(Exception):
+    """This is no Python that can run: the message says why."""
+
+
+@dataclass(frozen=True)
+class Interpreter:
+    """`path` is how it calls itself. `folders` are those that it imports from, `packages` what is installed
+    there: name → version."""
+
+    path: str
+    prefix: str
+    base: str
+    version: tuple[int, int, int]
+    folders: tuple[str, ...]
+    packages: Mapping[str, str]
+
+    @property
+    def version_text(self) -> str:
+        return ".".join(map(str, self.version))
+
+    @property
+    def torch(self) -> str:
+        """The version of its torch; empty if it has none."""
+        return self.packages.get("torch", "")
+
+    @property
+    def scripts(self) -> Path:
+        """The folder with its programs."""
+        return Path(self.path).parent
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.prefix != self.base
+
+    @property
+    def is_conda(self) -> bool:
+        return not self.is_virtual and (Path(self.prefix) / "conda-meta").is_dir()
+
+    @property
+    def too_old(self) -> bool:
+        return self.version[:2] < OLDEST
+
+
+def ask(
+    path: str | os.PathLike[str], packages: tuple[str, ...] = ("torch",), seconds: float = SECONDS_MAX
+) -> Interpreter:
+    """What the interpreter says of itself and of these packages (ALL: of all). It is run, unless it is our
+    own. Raises Unusable."""
+    asked = os.fspath(path)
+    if os.path.abspath(asked) == os.path.abspath(sys.executable):  # noqa: PTH100 - links stay as they are
+        return _ourselves(packages)
+    try:
+        done = subprocess.run(
+            [asked, "-c", _SCRIPT, *packages],
+            cwd="/",
+            env=_variables(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=seconds,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise Unusable(f"{asked} did not answer within {seconds:.0f} s") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise Unusable(f"{asked} cannot be started: {why}") from None
+    if done.returncode:
+        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
+        raise Unusable(f"{asked} does not work (exit code {done.returncode}): {last[0][:_SAID_MAX]}")
+    return _read(asked, done.stdout)
+
+
+def _read(asked: str, said: bytes) -> Interpreter:
+    """Its last line; what is printed before it comes from the user's own start-up files."""
+    try:
+        told = json.loads(said.decode(errors="replace").strip().splitlines()[-1])
+        major, minor, micro = map(int, told["version"])
+        return Interpreter(
+            str(told["path"]) or asked,
+            str(told["prefix"]),
+            str(told["base"]),
+            (major, minor, micro),
+            tuple(map(str, told["folders"])),
+            {str(name): str(version) for name, version in told["packages"].items()},
+        )
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise Unusable(f"{asked} is not a Python interpreter: it did not run our question") from None
+
+
+def _variables() -> dict[str, str]:
+    """Our environment without what would change what another Python imports."""
+    told = re.compile(r"PYTHON\w*|__PYVENV_LAUNCHER__|ORCHESTRATOR_\w+")
+    return {name: value for name, value in os.environ.items() if not told.fullmatch(name)}
+
+
+def _ourselves(packages: tuple[str, ...]) -> Interpreter:
+    found = (
+        metadata.distributions()
+        if packages == ALL
+        else (each for name in packages for each in metadata.distributions(name=name))
+    )
+    there: dict[str, str] = {}
+    for each in found:
+        if name := each.metadata["Name"]:
+            there.setdefault(name, each.version or "")
+    folders = tuple(path for path in sys.path if path)
+    return Interpreter(sys.executable, sys.prefix, sys.base_prefix, sys.version_info[:3], folders, there)

@@ -1,0 +1,1 @@
+"""Inputs from the network, against real servers on loopback."""

@@ -1,0 +1,248 @@
+"""GPUs for sessions that are processes: who gets which, and that no two get the same."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from orchestrator.clock import SystemClock
+from orchestrator.core.job import Precision
+from orchestrator.core.offer import Offer, UntilKind
+from orchestrator.core.own_accelerators import OwnAccelerator
+from orchestrator.core.session import Sighting, StopReply
+from orchestrator.errors import InputError, QuotaExhausted
+from orchestrator.platforms import catalog
+from orchestrator.platforms.process import ProcessPlatform
+from tests.conformance.test_platforms import any_order
+from tests.platforms.test_process import DEAF, Box
+from tests.seen import observed
+from tests.stand_ins.nvidia_smi import GARBAGE, HANGS, FakeGpu, install, uuid
+from tests.waiting import wait_until
+
+T4 = FakeGpu("Tesla T4", 15360)
+A100_MIG = FakeGpu("NVIDIA A100-SXM4-40GB", 40960, mig="Enabled")
+STRANGE = FakeGpu("NVIDIA Lab 9000", 30000)
+
+
+class Machine:
+    """A machine with GPUs, on which several homes start sessions."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._started: list[tuple[ProcessPlatform, str]] = []
+
+    def platform(self, home: str = "one", accelerator: str = "RTX4090", **options: object) -> ProcessPlatform:
+        given = {"accelerator": accelerator, "gpus": "all", "grace_seconds": 0.001, **options}
+        folder = self.folder / home / "sessions"
+        made = catalog.build("box", "process", given, folder=folder, clock=SystemClock())
+        assert isinstance(made, ProcessPlatform)
+        return made
+
+    def offer(self, **options: object) -> Offer:
+        [found] = self.platform(**options).survey()  # type: ignore[arg-type]
+        return found
+
+    def start(self, platform: ProcessPlatform, name: str, devices: int = 1) -> list[str]:
+        """Starts a session, and returns the UUIDs that it was given."""
+        accelerator = platform.survey()[0].accelerator
+        order = replace(any_order(name, 10, 1), platform="box", accelerator=accelerator, devices=devices)
+        box = Box(self.folder)
+        platform.prepare(order, box.materials(DEAF))
+        self._started.append((platform, name))
+        platform.launch(order)
+        wait_until(
+            lambda: observed(platform, [name])[name].sighting is Sighting.RUNNING, "the session to run"
+        )
+        seen = json.loads((platform._folder / name / "seen.json").read_text())
+        assert seen["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
+        assert seen["ORCHESTRATOR_GPUS"] == seen["CUDA_VISIBLE_DEVICES"]
+        return str(seen["CUDA_VISIBLE_DEVICES"]).split(",")
+
+    def end(self, platform: ProcessPlatform, name: str) -> None:
+        wait_until(lambda: platform.stop(name) is StopReply.ENDED, "the stop")
+
+    def close(self) -> None:
+        for platform, name in self._started:
+            self.end(platform, name)
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Machine]]:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    made: list[Machine] = []
+
+    def with_gpus(*gpus: FakeGpu, body: str = "") -> Machine:
+        install(tmp_path, gpus, body=body)
+        made.append(Machine(tmp_path))
+        return made[-1]
+
+    yield with_gpus
+    for each in made:
+        each.close()
+
+
+Gpus = Callable[..., Machine]
+
+
+# --- Which there are --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("count", "accelerator", "slots"),
+    [(1, "RTX4090", 1), (2, "RTX4090", 2), (8, "RTX4090", 8), (8, "RTX4090x2", 4), (8, "RTX4090x8", 1)],
+)
+def test_slots_are_gpus_by_gpus_a_session(machine: Gpus, count: int, accelerator: str, slots: int) -> None:
+    offer = machine(*[FakeGpu()] * count).offer(accelerator=accelerator)
+    assert (offer.slots, offer.unavailable) == (slots, None)
+    assert offer.memory_gb == pytest.approx(25.76, abs=0.01)
+
+
+def test_only_gpus_of_the_accelerator_count(machine: Gpus) -> None:
+    mixed = machine(FakeGpu(), T4, FakeGpu(), A100_MIG)
+    assert mixed.offer().slots == 2
+    assert mixed.offer(accelerator="T4").slots == 1
+
+
+@pytest.mark.parametrize(
+    ("gpus", "slots"), [([0], 1), ([0, 2], 2), (["1"], 1), ([uuid(1), 1], 1), ([0, 1, 2], 3)]
+)
+def test_the_config_chooses_gpus(machine: Gpus, gpus: list[object], slots: int) -> None:
+    assert machine(*[FakeGpu()] * 4).offer(gpus=gpus).slots == slots
+
+
+@pytest.mark.parametrize(
+    ("given", "options", "words"),
+    [
+        ([], {}, "No devices were found"),
+        (
+            [A100_MIG],
+            {"accelerator": "A100"},
+            "GPU 0 (NVIDIA A100-SXM4-40GB) is left alone: it is in MIG mode",
+        ),
+        ([T4], {}, "GPU 0 (Tesla T4) is left alone: it is T4, not RTX4090"),
+        ([STRANGE], {}, "it is not in the catalogue, not RTX4090"),
+        ([FakeGpu()], {"gpus": [3]}, "there is no GPU 3; there are 0"),
+        ([FakeGpu()], {"accelerator": "RTX4090x2"}, "RTX4090x2 needs 2 GPUs, and 1 can be used"),
+    ],
+)
+def test_an_offer_says_why_it_has_no_gpu(
+    machine: Gpus, given: list[FakeGpu], options: dict[str, object], words: str
+) -> None:
+    closed = machine(*given).offer(**options).unavailable
+    assert closed is not None
+    assert words in closed.reason
+    assert closed.until.kind is UntilKind.HUMAN
+    assert closed.until.commands
+
+
+@pytest.mark.parametrize("body", [HANGS, GARBAGE])
+def test_a_broken_driver_closes_the_offer_and_is_asked_once_a_minute(
+    machine: Gpus, tmp_path: Path, body: str
+) -> None:
+    platform = machine(body=body).platform(nvidia_smi_seconds=0.2)
+    for _ in range(5):
+        closed = platform.survey()[0].unavailable
+        assert closed is not None
+        assert "nvidia-smi" in closed.reason
+    assert (tmp_path / "asked").read_text().count("asked") == 1
+
+
+@pytest.mark.parametrize(("seen", "slots"), [("1", 1), ("2,0", 2), ("", 0), (uuid(1), 1), ("7", 0)])
+def test_what_the_controller_may_not_see_is_not_offered(
+    machine: Gpus, monkeypatch: pytest.MonkeyPatch, seen: str, slots: int
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", seen)
+    offer = machine(*[FakeGpu()] * 3).offer()
+    assert slots == (0 if offer.unavailable else offer.slots)
+    if offer.unavailable:
+        assert f"CUDA_VISIBLE_DEVICES={seen}" in offer.unavailable.reason
+
+
+@pytest.mark.parametrize(("names", "slots"), [(("NVIDIA Lab 9000",), 1), ((), 2), (("Another",), 0)])
+def test_the_users_own_accelerator_is_told_by_its_names(
+    machine: Gpus, names: tuple[str, ...], slots: int
+) -> None:
+    platform = machine(STRANGE, T4).platform(accelerator="lab")
+    platform.equip({"lab": OwnAccelerator("lab", 30.0, "sm_89", ((Precision.FP16, 80.0),), gpu_names=names)})
+    [offer] = platform.survey()
+    assert slots == (0 if offer.unavailable else offer.slots)
+    assert offer.own is not None
+
+
+# --- Who has which ----------------------------------------------------------------------------------------
+
+
+def test_every_session_has_its_own_gpus_and_leaves_them(machine: Gpus) -> None:
+    box = machine(*[FakeGpu()] * 4)
+    platform = box.platform(accelerator="RTX4090x2")
+    first, second = box.start(platform, "a-s01", 2), box.start(platform, "b-s01", 2)
+    assert sorted(first + second) == [uuid(n) for n in range(4)]
+    assert platform.survey()[0].slots == 2  # those that run count
+    with pytest.raises(QuotaExhausted, match="needs 2 GPU"):
+        box.start(platform, "c-s01", 2)
+    box.end(platform, "a-s01")
+    assert box.start(platform, "d-s01", 2) == first
+
+
+def test_two_homes_never_use_one_gpu_at_once(machine: Gpus) -> None:
+    box = machine(*[FakeGpu()] * 2)
+    one, two = box.platform("one"), box.platform("two")
+    mine = box.start(one, "a-s01")
+    assert (one.survey()[0].slots, two.survey()[0].slots) == (2, 1)
+    assert box.start(two, "b-s01") != mine
+    closed = box.platform("three").survey()[0].unavailable
+    assert closed is not None
+    assert "in use by other sessions of this user" in closed.reason
+    with pytest.raises(QuotaExhausted):
+        box.start(box.platform("three"), "c-s01")
+    box.end(one, "a-s01")
+    assert two.survey()[0].slots == 2
+
+
+def test_another_controller_of_the_home_sees_the_same(machine: Gpus) -> None:
+    box = machine(FakeGpu())
+    box.start(box.platform(), "a-s01")
+    [offer] = box.platform().survey()
+    assert (offer.slots, offer.unavailable) == (1, None)
+
+
+def test_a_session_on_the_cpu_sees_no_gpu(machine: Gpus) -> None:
+    box = machine(FakeGpu())
+    platform = box.platform(accelerator="cpu", gpus=None)
+    assert box.start(platform, "a-s01") == [""]
+
+
+# --- Options ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"gpus": []}, "give `all`, or a list of indexes"),
+        ({"gpus": "some"}, "gpus"),
+        ({"gpus": [-1]}, "indexes and UUIDs"),
+        ({"gpus": [True]}, "indexes and UUIDs"),
+        ({"gpus": [1.5]}, "gpus"),
+        ({"gpus": ["0; rm"]}, "indexes and UUIDs"),
+        ({"accelerator": "cpu"}, "gpus needs the kind of these GPUs"),
+        ({"accelerator": "TPUv5e-1"}, "gpus needs the kind of these GPUs"),
+        ({"memory_gb": 4}, "memory_gb limits sessions on the CPU"),
+        ({"nvidia_smi_seconds": 0}, "nvidia_smi_seconds"),
+    ],
+)
+def test_wrong_options_are_refused(machine: Gpus, options: dict[str, object], words: str) -> None:
+    with pytest.raises(InputError, match=words.replace("(", "\\(")):
+        machine().platform(**options)  # type: ignore[arg-type]
+
+
+def test_gpus_of_an_own_accelerator_that_is_a_cpu_are_refused(machine: Gpus) -> None:
+    platform = machine().platform(accelerator="lab")
+    with pytest.raises(InputError, match="lab has arch cpu"):
+        platform.equip({"lab": OwnAccelerator("lab", 30.0, "cpu", ((Precision.FP32, 1.0),))})
