@@ -35,9 +35,9 @@ from orchestrator.errors import OrchestratorError
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMAND = Path(sys.executable).with_name("orchestrator")
-STEPS_BEFORE = 8  # of the session in which the controller is killed
+STEPS_BEFORE = 3  # of the session in which the controller is killed
 ALONE_SECONDS = 1.5  # between the kill and the start of another controller
-SECONDS_LEFT = 8.0  # of that session, so that everybody sees that it goes on
+SECONDS_LEFT = 5.0  # of that session, so that everybody sees that it goes on
 INTRODUCTION = """\
 This demo trains a small model in short sessions. Each ends at its time limit,
 like a free GPU session: the run saves, leaves, and goes on in the next one.

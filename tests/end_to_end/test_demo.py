@@ -38,7 +38,7 @@ from tests.end_to_end.user import (
 JOB = ROOT / "jobs" / "graphmer_demo.yaml"
 SETTINGS = ROOT / "jobs" / "graphmer" / "train_demo.yaml"
 CONFIG = ROOT / "scripts" / "demo_config.yaml"
-STEPS, PACE_SECONDS, WALL_SECONDS = 100, 0.5, 26  # two session limits or more on any machine
+STEPS, PACE_SECONDS, WALL_SECONDS = 66, 1.0, 36  # two session limits or more on any machine
 
 
 def driver(user: User, job: Path, config: Path) -> list[str]:
