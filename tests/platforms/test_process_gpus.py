@@ -104,6 +104,11 @@ def test_slots_are_gpus_by_gpus_a_session(machine: Gpus, count: int, accelerator
     assert offer.memory_gb == pytest.approx(25.76, abs=0.01)
 
 
+@pytest.mark.parametrize("gpus", [[FakeGpu()], []])
+def test_sessions_with_gpus_run_in_the_users_own_python(machine: Gpus, gpus: list[FakeGpu]) -> None:
+    assert machine(*gpus).offer().traits.own_python
+
+
 def test_only_gpus_of_the_accelerator_count(machine: Gpus) -> None:
     mixed = machine(FakeGpu(), T4, FakeGpu(), A100_MIG)
     assert mixed.offer().slots == 2
