@@ -156,5 +156,6 @@ def _ourselves(packages: tuple[str, ...]) -> Interpreter:
     for each in found:
         if name := each.metadata["Name"]:
             there.setdefault(name, each.version or "")
-    folders = tuple(path for path in sys.path if path)
+    # In a session, the path begins with the agent's own zip, which no other Python imports from.
+    folders = tuple(path for path in sys.path if path and not Path(path).is_file())
     return Interpreter(sys.executable, sys.prefix, sys.base_prefix, sys.version_info[:3], folders, there)

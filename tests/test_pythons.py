@@ -128,6 +128,16 @@ def test_what_is_no_python_or_too_old_is_told(tmp_path: Path) -> None:
         checked("/bin/echo")
 
 
+def test_the_agents_zip_is_no_folder_of_our_own_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each session would seem to have another Python, and install its requirements again."""
+    before = ask(sys.executable).folders
+    (tmp_path / "agent.pyz").write_bytes(b"")
+    monkeypatch.syspath_prepend(tmp_path / "agent.pyz")
+    assert ask(sys.executable).folders == before
+
+
 # --- What is active ---------------------------------------------------------------------------------------
 
 
