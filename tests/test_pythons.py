@@ -93,6 +93,15 @@ def test_a_path_is_an_interpreter_or_an_environments_folder(theirs: Path, tmp_pa
         named(str(tmp_path / "notes.txt"), variables)
 
 
+@pytest.mark.parametrize("text", ["env", "./env/bin/python"])
+def test_an_environment_whose_base_is_gone_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").symlink_to("python3")
+    (tmp_path / "env" / "bin" / "python3").symlink_to("/gone/python3.12")
+    with pytest.raises(NoPython, match=r"env/bin/python leads to /gone/python3\.12, which does not exist"):
+        named(text, {"PATH": "/usr/bin"}, tmp_path)
+
+
 @pytest.mark.parametrize("where", ["CONDA_EXE", "CONDA_PREFIX", "usual", "listed", "asked"])
 def test_a_name_is_a_conda_environment(tmp_path: Path, where: str) -> None:
     home = tmp_path / "home"

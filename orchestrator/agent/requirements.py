@@ -82,9 +82,7 @@ class Failed(Exception):
     """The requirements are not installed. `tail` is the end of pip's output. `cut_off` means that nothing
     could be fetched, so the requirements themselves may be right. `no_room`: the disk was full."""
 
-    def __init__(
-        self, message: str, tail: str = "", *, cut_off: bool = False, no_room: bool = False
-    ) -> None:
+    def __init__(self, message: str, tail: str = "", *, cut_off: bool = False, no_room: bool = False) -> None:
         super().__init__(message)
         self.tail = tail
         self.cut_off = cut_off

@@ -111,9 +111,7 @@ class ProcessPlatform:
         if platform.system() != "Linux":
             return (Offer(self._name, options.accelerator, options.traits(internet=options.internet),
                           unavailable=_NOT_LINUX),)  # fmt: skip
-        traits = replace(
-            options.traits(internet=options.internet, machine=self._machine), own_python=True
-        )
+        traits = replace(options.traits(internet=options.internet, machine=self._machine), own_python=True)
         if self._gpus is not None:
             return (self._gpu_offer(self._gpus, traits),)
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb

@@ -221,7 +221,7 @@ def test_who_only_looks_at_a_gpu_keeps_nobody_from_taking_it(tmp_path: Path) -> 
         def wait(self, event: threading.Event, seconds: float) -> bool:
             while looking:
                 os.close(looking.pop())
-            return super().wait(event, 0.0)
+            return super().wait(event, min(seconds, 0.001))
 
     locks = GpuLocks(tmp_path, LooksBriefly())
     with locks.taken([uuid(0)], 1, "a") as (held, _):
