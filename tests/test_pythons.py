@@ -147,6 +147,21 @@ def test_the_agents_zip_is_no_folder_of_our_own_python(
     assert ask(sys.executable).folders == before
 
 
+def test_what_start_up_files_print_or_break_does_not_matter(tmp_path: Path) -> None:
+    folder = tmp_path / "mein Ordner ü"
+    venv.EnvBuilder(symlinks=True).create(folder)
+    starting = next(folder.glob("lib/python3*/site-packages")) / "sitecustomize.py"
+    for text in ("import atexit\nprint('[1]')\natexit.register(print, '{}')\n", "raise RuntimeError\n"):
+        starting.write_text(text)
+        assert checked(named(str(folder), {})).prefix == str(folder)
+
+
+def test_a_conda_environment_without_python_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "conda-meta").mkdir(parents=True)
+    with pytest.raises(NoPython, match=r"empty is a conda environment without Python: `conda install -p "):
+        named(str(tmp_path / "empty"), {})
+
+
 # --- What is active ---------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -70,6 +71,11 @@ def _in_path(path: Path) -> Path:
         found = _inside(path)
         if found is None and (gone := _base_gone(path)):
             raise NoPython(gone)
+        if found is None and conda.is_environment(path):
+            raise NoPython(
+                f"{shown} is a conda environment without Python: "
+                f"`conda install -p {shlex.quote(shown)} python`"
+            )
         if found is None:
             raise NoPython(f"{shown} is a folder without bin/python; valid is {VALID}")
         return found
