@@ -158,8 +158,6 @@ NOES = [
     No("retired", home("TPUv2-8"), "retired: Colab replaced it with TPUv5e-1", NEVER),
     No("no profile", home("A100"),
        "no profile for A100 and no default profile: add one under `A100`, `gpu` or `default`", NEVER),
-    No("no profile for a TPU", home("TPUv5e-8"), "no default profile: add one under `TPUv5e-8` or `default`",
-       NEVER, replace(PLAIN, profiles=(("gpu", Profile(8, FP32)),))),
     No("too small for its profiles", home("T4"), "its 15 GB are less than `gpu>=24GB` asks for: add one",
        NEVER, replace(PLAIN, profiles=tuple((f"gpu>={size}GB", Profile(8, FP32)) for size in (40, 24)))),
     No("platform", home(), "route.platforms allows only kaggle, colab", NEVER,
