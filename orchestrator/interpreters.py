@@ -124,20 +124,23 @@ def ask(
 
 
 def _read(asked: str, said: bytes) -> Interpreter:
-    """Its last line; what is printed before it comes from the user's own start-up files."""
-    try:
-        told = json.loads(said.decode(errors="replace").strip().splitlines()[-1])
-        major, minor, micro = map(int, told["version"])
-        return Interpreter(
-            str(told["path"]) or asked,
-            str(told["prefix"]),
-            str(told["base"]),
-            (major, minor, micro),
-            tuple(map(str, told["folders"])),
-            {str(name): str(version) for name, version in told["packages"].items()},
-        )
-    except (ValueError, LookupError, TypeError, AttributeError):
-        raise Unusable(f"{asked} is not a Python interpreter: it did not run our question") from None
+    """The last of its lines that is an answer; what is printed around it comes from the user's own start-up
+    files."""
+    for line in reversed(said.decode(errors="replace").splitlines()):
+        try:
+            told = json.loads(line)
+            major, minor, micro = map(int, told["version"])
+            return Interpreter(
+                str(told["path"]) or asked,
+                str(told["prefix"]),
+                str(told["base"]),
+                (major, minor, micro),
+                tuple(map(str, told["folders"])),
+                {str(name): str(version) for name, version in told["packages"].items()},
+            )
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            continue
+    raise Unusable(f"{asked} is not a Python interpreter: it did not run our question")
 
 
 def _variables() -> dict[str, str]:
@@ -156,5 +159,6 @@ def _ourselves(packages: tuple[str, ...]) -> Interpreter:
     for each in found:
         if name := each.metadata["Name"]:
             there.setdefault(name, each.version or "")
-    folders = tuple(path for path in sys.path if path)
+    # In a session, the path begins with the agent's own zip, which no other Python imports from.
+    folders = tuple(path for path in sys.path if path and not Path(path).is_file())
     return Interpreter(sys.executable, sys.prefix, sys.base_prefix, sys.version_info[:3], folders, there)

@@ -93,6 +93,15 @@ def test_a_path_is_an_interpreter_or_an_environments_folder(theirs: Path, tmp_pa
         named(str(tmp_path / "notes.txt"), variables)
 
 
+@pytest.mark.parametrize("text", ["env", "./env/bin/python"])
+def test_an_environment_whose_base_is_gone_says_so(tmp_path: Path, text: str) -> None:
+    (tmp_path / "env" / "bin").mkdir(parents=True)
+    (tmp_path / "env" / "bin" / "python").symlink_to("python3")
+    (tmp_path / "env" / "bin" / "python3").symlink_to("/gone/python3.12")
+    with pytest.raises(NoPython, match=r"env/bin/python leads to /gone/python3\.12, which does not exist"):
+        named(text, {"PATH": "/usr/bin"}, tmp_path)
+
+
 @pytest.mark.parametrize("where", ["CONDA_EXE", "CONDA_PREFIX", "usual", "listed", "asked"])
 def test_a_name_is_a_conda_environment(tmp_path: Path, where: str) -> None:
     home = tmp_path / "home"
@@ -126,6 +135,31 @@ def test_what_is_no_python_or_too_old_is_told(tmp_path: Path) -> None:
         checked(program(tmp_path / "broken", "echo no stdlib >&2; exit 1"))
     with pytest.raises(NoPython, match=r"is not a Python interpreter"):
         checked("/bin/echo")
+
+
+def test_the_agents_zip_is_no_folder_of_our_own_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise each session would seem to have another Python, and install its requirements again."""
+    before = ask(sys.executable).folders
+    (tmp_path / "agent.pyz").write_bytes(b"")
+    monkeypatch.syspath_prepend(tmp_path / "agent.pyz")
+    assert ask(sys.executable).folders == before
+
+
+def test_what_start_up_files_print_or_break_does_not_matter(tmp_path: Path) -> None:
+    folder = tmp_path / "mein Ordner ü"
+    venv.EnvBuilder(symlinks=True).create(folder)
+    starting = next(folder.glob("lib/python3*/site-packages")) / "sitecustomize.py"
+    for text in ("import atexit\nprint('[1]')\natexit.register(print, '{}')\n", "raise RuntimeError\n"):
+        starting.write_text(text)
+        assert checked(named(str(folder), {})).prefix == str(folder)
+
+
+def test_a_conda_environment_without_python_says_so(tmp_path: Path) -> None:
+    (tmp_path / "empty" / "conda-meta").mkdir(parents=True)
+    with pytest.raises(NoPython, match=r"empty is a conda environment without Python: `conda install -p "):
+        named(str(tmp_path / "empty"), {})
 
 
 # --- What is active ---------------------------------------------------------------------------------------

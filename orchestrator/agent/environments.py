@@ -22,7 +22,7 @@ from typing import TypeVar
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import Log
-from orchestrator.agent.requirements import Installation, Site
+from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.files import remove_tree
@@ -186,13 +186,17 @@ def installed(
             log.say(f"{order.requirements}: installed before, in {kept.path}")
             return Site(kept.path, python.version[:2])
     site = Site(folder.work / "site" if kept is None else kept.draft, python.version[:2])
-    pip = Installation.begin(
-        folder, order.requirements, variables, log, lock=lock, site=site, python=everything, uv=uv
-    )
-    beside(pip.finish)
-    if kept is None:
-        return site
-    kept.complete()
+    try:
+        pip = Installation.begin(
+            folder, order.requirements, variables, log, lock=lock, site=site, python=everything, uv=uv
+        )
+        beside(pip.finish)
+        if kept is None:
+            return site
+        kept.complete()
+    except (Failed, OSError):
+        remove_tree(site.root)  # it may have filled the disk
+        raise
     log.say(f"{order.requirements}: installed in {kept.path}, for later sessions too")
     return Site(kept.path, python.version[:2])
 

@@ -74,17 +74,19 @@ _CUT_OFF = re.compile(
 )
 _NOT_FETCHED = "Could not fetch URL "
 _NOTHING_KNOWN = "from versions: none"
+_NO_ROOM = re.compile(r"No space left on device|Disk quota exceeded")
 _FATAL = re.compile(r"^(?:ERROR: |[\w.]+(?:Error|Exception): )")
 
 
 class Failed(Exception):
     """The requirements are not installed. `tail` is the end of pip's output. `cut_off` means that nothing
-    could be fetched, so the requirements themselves may be right."""
+    could be fetched, so the requirements themselves may be right. `no_room`: the disk was full."""
 
-    def __init__(self, message: str, tail: str = "", *, cut_off: bool = False) -> None:
+    def __init__(self, message: str, tail: str = "", *, cut_off: bool = False, no_room: bool = False) -> None:
         super().__init__(message)
         self.tail = tail
         self.cut_off = cut_off
+        self.no_room = no_room
 
 
 @dataclass(frozen=True)
@@ -351,4 +353,5 @@ def _failed(code: int, tail: list[str], unreachable: bool) -> Failed:
     fatal = [line for line in tail if _FATAL.match(line)] or tail[-1:]
     cut_off = any(_CUT_OFF.search(line) or (unreachable and _NOTHING_KNOWN in line) for line in fatal)
     said = fatal[-1].removeprefix("ERROR: ")[:300] if fatal else f"exit code {code}"
-    return Failed(said, "\n".join(tail)[-TAIL_BYTES:], cut_off=cut_off)
+    no_room = any(_NO_ROOM.search(line) for line in fatal)
+    return Failed(said, "\n".join(tail)[-TAIL_BYTES:], cut_off=cut_off, no_room=no_room)

@@ -306,8 +306,10 @@ class Session:
             return self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
-                failed = f"the requirements failed to install: {error}"
-                raise Over(Outcome.CRASHED, failed, error.tail, hopeless=own is not None) from error
+                full = f"; {room_text(Path(own or self.folder.work))}" if error.no_room else ""
+                failed = f"the requirements failed to install: {error}{full}"
+                hopeless = own is not None and not error.no_room
+                raise Over(Outcome.CRASHED, failed, error.tail, hopeless=hopeless) from error
             offline = "" if order.internet else " (the job has no internet: set needs.internet)"
             message = f"the requirements could not be fetched{offline}: {error}"
             raise Over(Outcome.LOST, message, error.tail) from error

@@ -5,7 +5,9 @@ Decides its place, its name and its profiles: those of the platforms in the conf
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 _HERE = "cpu"
+_ENVIRONMENTS = (".venv", "venv")
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,9 @@ def draft(client: Client, script: Path, target: Path | None, *, force: bool) -> 
         raise InputError(f"{path} exists: give another file with -o, or --force to replace it")
     machines = tuple(_machines(client.wired().config, found))
     try:
-        text = job_file(found, _name(script), _source(script, path), script.name, machines).encode()
+        source = _source(script, path)
+        python = _environment(script.absolute().parent, source, os.environ)
+        text = job_file(found, _name(script), source, script.name, machines, python).encode()
         write_whole(path, text, mode=0o644)
     except UnicodeEncodeError as error:
         raise InputError(f"{script!r}: its name is not UTF-8; rename it") from error
@@ -59,6 +64,18 @@ def _source(script: Path, target: Path) -> str:
     """The folder of the script, relative to the job file if that lies above it or beside it."""
     here, folder = target.absolute().parent.resolve(), script.absolute().parent.resolve()
     return folder.relative_to(here).as_posix() if folder.is_relative_to(here) else str(folder)
+
+
+def _environment(folder: Path, source: str, variables: Mapping[str, str]) -> str | None:
+    """The virtual environment beside the script, which lies in `folder`, as the job names it. None if there
+    is none, or if one is active: then that is the user's choice, and `submit` finds it."""
+    if variables.get("VIRTUAL_ENV") or variables.get("CONDA_DEFAULT_ENV", "base") != "base":
+        return None
+    for name in _ENVIRONMENTS:
+        place = folder / name
+        if (place / "pyvenv.cfg").is_file() and os.access(place / "bin" / "python", os.X_OK):
+            return None if place.samefile(sys.prefix) else f"{'' if source == '.' else f'{source}/'}{name}"
+    return None
 
 
 def _name(script: Path) -> str:

@@ -25,6 +25,7 @@ from orchestrator.core.job import Precision
 from orchestrator.core.own_accelerators import OwnAccelerator
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
+from orchestrator.pythons import named
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -68,8 +69,8 @@ def measure(client: Client, names: tuple[str, ...], *, seconds_max: float = SECO
 
     Raises InputError if the platform is none of this machine, or if there is no torch here.
     """
-    _check(client, names)
-    python = _python(os.environ)
+    configured = _checked(client, names)
+    python = _python(os.environ) if configured is None else str(named(configured, os.environ))
     said = _ran(python, seconds_max)
     if "without" in said:
         raise InputError(
@@ -81,19 +82,23 @@ def measure(client: Client, names: tuple[str, ...], *, seconds_max: float = SECO
     return Measured(python, _words(said.get("torch")), devices, _words(said.get("lack")))
 
 
-def _check(client: Client, names: tuple[str, ...]) -> None:
+def _checked(client: Client, names: tuple[str, ...]) -> str | None:
+    """The Python that the named platform is configured with, if it has one."""
     if not names:
-        return
+        return None
     if len(names) > 1:
         raise InputError("--measure takes one platform at most, because it measures this machine")
-    platforms = {each.name: each.type for each in client.wired().config.platforms}
+    platforms = {each.name: each for each in client.wired().config.platforms}
     if names[0] not in platforms:
         raise InputError(unknown(f"platform {names[0]!r}", names[0], platforms))
-    if platforms[names[0]] != TYPE:
+    found = platforms[names[0]]
+    if found.type != TYPE:
         raise InputError(
-            f"--measure measures this machine, and {names[0]} is of type {platforms[names[0]]}: give a "
+            f"--measure measures this machine, and {names[0]} is of type {found.type}: give a "
             f"platform of type {TYPE}, or none; on another machine, run it there"
         )
+    python = found.options.get("python")
+    return python if isinstance(python, str) else None
 
 
 def _python(variables: Mapping[str, str]) -> str:

@@ -165,7 +165,7 @@ def _choice(job: Job, platform: Platform) -> Choice:
             return _chosen(offer, fit)
         reasons.append(f"{offer.platform}/{offer.accelerator}: {fit}")
     told = "; ".join(reasons) or f"{platform.name} offers nothing"
-    raise InputError(f"the job cannot be rehearsed there: {told}; give it a profile for that, or `default`")
+    raise InputError(f"the job cannot be rehearsed there: {told}")
 
 
 def _chosen(offer: Offer, fit: Fit) -> Choice:

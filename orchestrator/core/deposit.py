@@ -126,7 +126,8 @@ def decode(run: str, data: bytes) -> Deposit:
     """The deposit of this run in these bytes. Raises ValueError, in words, for anything else: another run's,
     a newer version's, names that could lead outside, numbers outside their limits.
 
-    The paths of its inputs are marked as another machine's: nobody here has asked for them to be read.
+    The paths of its inputs are marked as another machine's: nobody here has asked for them to be read. The
+    Python that was active there is left out; one that the job's file names stays.
     """
     found = wire.decode(Deposit, data)
     if found.format != FORMAT:
@@ -136,7 +137,9 @@ def decode(run: str, data: bytes) -> Deposit:
     for holds, what in (*_facts(found), *_job_facts(found.job), *_checkpoint_facts(found)):
         if not holds:
             raise ValueError(f"{what} is not valid")
-    return replace(found, job=replace(found.job, inputs=tuple(map(_elsewhere, found.job.inputs))))
+    job = found.job
+    python = job.python if job.python is not None and job.python.given else None
+    return replace(found, job=replace(job, inputs=tuple(map(_elsewhere, job.inputs)), python=python))
 
 
 def _elsewhere(each: Input) -> Input:

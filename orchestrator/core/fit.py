@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.estimate import Terms, terms
-from orchestrator.core.job import Job, Profile
+from orchestrator.core.job import Job, Kind, Profile
 from orchestrator.core.offer import Offer
 from orchestrator.core.own_accelerators import row_of
-from orchestrator.core.profiles import profile_of
+from orchestrator.core.profiles import least_memory_gb, profile_of
 from orchestrator.core.wording import span
 
 
@@ -48,7 +48,7 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
         return f"route.platforms allows only {', '.join(job.route.platforms)}"
     profile = profile_of(job, offer)
     if profile is None:
-        return f"the job has no profile for {name} and no default profile"
+        return _no_profile(job, row)
     limit = min(profile.micro_batch, micro_batch_caps.get(name, profile.micro_batch))
     micro_batch = _micro_batch(job, limit, row.devices)
     accumulate = None if micro_batch is None else job.work.accumulate(micro_batch, row.devices)
@@ -62,6 +62,17 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
         return too_short(session)
     reason = _wrong_precision(job, profile, row) or _lacking(job, profile, micro_batch, offer, row)
     return reason or Fit(row, profile, micro_batch, accumulate, session)
+
+
+def _no_profile(job: Job, row: Accelerator) -> str:
+    """With the keys that would be for it."""
+    is_gpu = row.kind is Kind.GPU
+    keys = (f"`{row.name}`", *(("`gpu`",) if is_gpu else ()), "`default`")
+    told = f"the job has no profile for {row.name} and no default profile"
+    sizes = [size for key, _ in job.profiles if (size := least_memory_gb(key)) is not None]
+    if is_gpu and sizes:
+        told += f", and its {row.memory_gb:g} GB are less than `gpu>={min(sizes):g}GB` asks for"
+    return f"{told}: add one under {', '.join(keys[:-1])} or {keys[-1]}"
 
 
 def _micro_batch(job: Job, limit: int, devices: int) -> int | None:

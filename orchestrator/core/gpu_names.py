@@ -44,15 +44,15 @@ def accelerator_of(name: str, memory_gb: float | None = None) -> str | None:
 
 
 def may_be(name: str, row: Accelerator) -> bool:
-    """Whether one device of this accelerator may have this name. Its memory is not looked at, except for what
-    the name says."""
+    """Whether a device of this name can be one of this accelerator. Of its memory, only what the name says is
+    looked at; more than the accelerator's is enough."""
     if row.gpu_names:
         return name in row.gpu_names
     parts = split(row.name)
     single = row.name if row.devices == 1 or parts is None else parts[0]
     groups, size = _read(name)
     rows = [each for group in groups for each in group if each.name == single]
-    return any(size is None or abs(each.memory_gb - size) <= _TOLERANCE * each.memory_gb for each in rows)
+    return any(size is None or size >= (1 - _TOLERANCE) * each.memory_gb for each in rows)
 
 
 def several(accelerator: str, count: int) -> str | None:

@@ -39,14 +39,23 @@ class Machine:
     why: str
 
 
-def job_file(script: Script, name: str, source: str, entry: str, machines: Sequence[Machine]) -> str:
-    """The YAML text. `source` is the folder of the code and `entry` the script in it."""
+def job_file(
+    script: Script,
+    name: str,
+    source: str,
+    entry: str,
+    machines: Sequence[Machine],
+    python: str | None = None,
+) -> str:
+    """The YAML text. `source` is the folder of the code and `entry` the script in it. `python`: an
+    environment that is not active."""
     lines = [
         f"# A job for {_comment(entry)}, written by `orchestrator new`, which read it and did not run it.",
         "# Check what is marked GUESSED. Then try it here, before it costs quota:",
         "#   orchestrator rehearse THIS-FILE",
         f"name: {text(name)}",
         f"source: {text(source)}  # goes along, except environments, caches and what .gitignore names",
+        *_python(python),
         *_requirements(script),
         *_command(script, entry),
         *_work(script, machines),
@@ -56,6 +65,12 @@ def job_file(script: Script, name: str, source: str, entry: str, machines: Seque
         *_comments(script),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _python(environment: str | None) -> list[str]:
+    if environment is None:
+        return []
+    return [f"python: {text(environment)}  # GUESSED: beside the script, not active; only for this machine"]
 
 
 def lacking(script: Script) -> list[str]:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from orchestrator.clock import Clock
 from orchestrator.errors import Rejected
 from orchestrator.files import write_whole
 
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WHO_BYTES_MAX = 4096
+_TRIES, _PAUSE_SECONDS = 100, 0.02  # somebody may look at a lock while we take it
 _NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 
 
@@ -39,8 +42,9 @@ class Holder:
 class GpuLocks:
     """The locks in a folder, which is made when the first is taken."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, clock: Clock) -> None:
         self._folder = folder
+        self._clock = clock
 
     def holder(self, uuid: str) -> Holder | None:
         """Who holds the GPU; None if nobody does."""
@@ -86,19 +90,23 @@ class GpuLocks:
                 os.close(descriptor)
 
     def _take(self, uuid: str) -> int | None:
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             descriptor = os.open(self._path(uuid), os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
         except OSError as error:
             raise Rejected(
                 f"the lock of a GPU, {self._path(uuid)}, cannot be opened: {error.strerror}"
             ) from error
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(descriptor)
-            return None
-        return descriptor
+        for _ in range(_TRIES):
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return descriptor
+            except BlockingIOError:
+                if not _is_only_looked_at(descriptor):
+                    break
+            self._clock.wait(threading.Event(), _PAUSE_SECONDS)
+        os.close(descriptor)
+        return None
 
     def _path(self, uuid: str) -> Path:
         assert _NAME.fullmatch(uuid), uuid
@@ -120,3 +128,13 @@ class GpuLocks:
             return ""
         finally:
             os.close(descriptor)
+
+
+def _is_only_looked_at(descriptor: int) -> bool:
+    """Whether those who keep us from a lock only look at it: they share it for a moment."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    fcntl.flock(descriptor, fcntl.LOCK_UN)
+    return True

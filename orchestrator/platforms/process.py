@@ -26,7 +26,7 @@ from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.core.credentials import in_variable
 from orchestrator.core.job import Kind
-from orchestrator.core.offer import Offer, Unavailable, machine_id, until_human
+from orchestrator.core.offer import Offer, Traits, Unavailable, machine_id, until_human
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
@@ -111,13 +111,14 @@ class ProcessPlatform:
         if platform.system() != "Linux":
             return (Offer(self._name, options.accelerator, options.traits(internet=options.internet),
                           unavailable=_NOT_LINUX),)  # fmt: skip
+        traits = replace(options.traits(internet=options.internet, machine=self._machine), own_python=True)
         if self._gpus is not None:
-            return (self._gpu_offer(self._gpus),)
+            return (self._gpu_offer(self._gpus, traits),)
         memory_gb = _host_memory_gb() if options.memory_gb is None else options.memory_gb
         offer = Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=replace(options.traits(internet=options.internet, machine=self._machine), own_python=True),
+            traits=traits,
             slots=options.slots,
             memory_gb=memory_gb,
             limit_memory=options.memory_gb is not None,
@@ -127,7 +128,7 @@ class ProcessPlatform:
         )
         return (offer,)
 
-    def _gpu_offer(self, gpus: MachineGpus) -> Offer:
+    def _gpu_offer(self, gpus: MachineGpus, traits: Traits) -> Offer:
         options = self._options
         slots, usable = gpus.slots(self._folder)
         if "slots" in options.model_fields_set:
@@ -136,7 +137,7 @@ class ProcessPlatform:
         return Offer(
             platform=self._name,
             accelerator=options.accelerator,
-            traits=options.traits(internet=options.internet, machine=self._machine),
+            traits=traits,
             slots=shown,
             memory_gb=min((each.memory_gb for each in usable.gpus), default=None),
             threads=options.threads or max(1, len(os.sched_getaffinity(0)) // shown),

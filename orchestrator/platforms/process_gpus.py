@@ -54,7 +54,7 @@ class MachineGpus:
         self._clock = clock
         self._variables = dict(os.environ if variables is None else variables)
         self._asker = nvidia.Asker(self._variables, seconds)
-        self._locks = GpuLocks(folder())
+        self._locks = GpuLocks(folder(), clock)
         self._lock = threading.Lock()
         self._found: Found | None = None
         self._asked_at = 0.0

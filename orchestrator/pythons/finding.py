@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
@@ -46,6 +47,8 @@ def named(text: str, variables: Mapping[str, str], folder: Path | None = None) -
         if program is not None:
             return Path(program)
         raise NoPython(f"given {given!r}, which is not in PATH; valid is {VALID}")
+    if folder is not None and (gone := _base_gone(folder / given)):
+        raise NoPython(gone)
     told = unknown(f"conda environment {given!r}", given, sorted(known)) if known else (
         f"given {given!r}, but this machine has no conda environment of that name"
     )  # fmt: skip
@@ -66,10 +69,19 @@ def _in_path(path: Path) -> Path:
     shown = os.path.normpath(path)
     if path.is_dir():
         found = _inside(path)
+        if found is None and (gone := _base_gone(path)):
+            raise NoPython(gone)
+        if found is None and conda.is_environment(path):
+            raise NoPython(
+                f"{shown} is a conda environment without Python: "
+                f"`conda install -p {shlex.quote(shown)} python`"
+            )
         if found is None:
             raise NoPython(f"{shown} is a folder without bin/python; valid is {VALID}")
         return found
     if not path.exists():
+        if path.name in _PROGRAMS and (gone := _base_gone(path.parent.parent)):
+            raise NoPython(gone)
         raise NoPython(f"{shown} does not exist; valid is {VALID}")
     if not os.access(path, os.X_OK):
         raise NoPython(f"{shown} is not a program that can be started; valid is {VALID}")
@@ -80,6 +92,17 @@ def _inside(folder: Path) -> Path | None:
     """The interpreter of an environment's folder."""
     places = (Path(os.path.normpath(folder)) / "bin" / name for name in _PROGRAMS)
     return next((path for path in places if os.access(path, os.X_OK)), None)
+
+
+def _base_gone(folder: Path) -> str:
+    """What to say if the environment's interpreter is a link to one that was removed; empty if it is none."""
+    link = Path(os.path.normpath(folder)) / "bin" / _PROGRAMS[0]
+    if not link.is_symlink() or link.exists():
+        return ""
+    return (
+        f"{link} leads to {os.path.realpath(link)}, which does not exist: the Python that this environment "
+        "was made with is gone; make the environment again"
+    )
 
 
 def checked(path: str | os.PathLike[str]) -> Interpreter:

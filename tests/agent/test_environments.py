@@ -183,8 +183,23 @@ def test_what_cannot_be_installed_is_told_and_not_tried_again(ground: Ground) ->
     assert (result.outcome, result.hopeless) == (Outcome.CRASHED, True), stay.log()
     assert "the requirements failed to install: " in result.message
     assert "words" in result.tail
-    assert ground.environments() != []
-    assert all(name.startswith(".draft-") for name in ground.environments())
+    assert ground.environments() == []
+
+
+def test_a_full_disk_is_told_and_may_have_room_again(ground: Ground) -> None:
+    info = next(ground.python.parent.parent.glob("lib/python3*/site-packages"))
+    (info / "pip").unlink()
+    (info / "pip").mkdir()
+    (info / "pip" / "__main__.py").write_text("""import sys
+print("ERROR: Could not install packages due to an OSError: [Errno 28] No space left on device")
+sys.exit(1)
+""")
+    stay = ground.session(ground.job("greeting"))
+    ground.start(stay)
+    result = stay.end()
+    assert (result.outcome, result.hopeless) == (Outcome.CRASHED, False), stay.log()
+    assert "No space left on device; the disk /" in result.message
+    assert ground.environments() == []
 
 
 def test_nothing_is_made_if_the_users_python_has_it_and_nothing_kept_without_a_lock(ground: Ground) -> None:

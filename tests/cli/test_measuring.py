@@ -63,6 +63,13 @@ def test_what_it_prints_for_an_unknown_gpu_can_be_pasted_into_the_config(user: C
     assert number_text(80.1) in text
 
 
+def test_a_named_platforms_own_python_measures(user: Caller) -> None:
+    env = python(user.folder, f"echo '{json.dumps(LAB)}'")
+    written = user.home / "config.yaml"
+    written.write_text(f"platforms: {{lab: {{type: process, python: {json.dumps(env)}}}}}\n")
+    assert user("doctor", "--measure", "lab", "--json").json["python"] == f"{env}/bin/python"
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

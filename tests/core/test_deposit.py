@@ -23,7 +23,7 @@ from orchestrator.core.deposit import (
     submission,
 )
 from orchestrator.core.event import CheckpointAccepted, Completed, Event, GaveUp, Noted, Requeued
-from orchestrator.core.job import Input
+from orchestrator.core.job import Input, Python
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
@@ -197,6 +197,12 @@ def test_the_paths_of_its_inputs_are_another_machines() -> None:
         [found] = decode(RUN, wire.encode(said)).job.inputs
         assert found == replace(given, origin="elsewhere:/data/corpus")
         said = replace(said, job=replace(said.job, inputs=(found,)))
+
+
+def test_the_python_that_was_active_on_another_machine_is_left_out() -> None:
+    for python in (Python("/opt/env/bin/python", given=True), Python("/opt/env/bin/python")):
+        said = deposit_of(record(*running(), python=python))
+        assert decode(RUN, wire.encode(said)).job.python == (python if python.given else None)
 
 
 def test_a_machine_may_have_any_name() -> None:

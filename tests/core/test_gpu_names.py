@@ -97,6 +97,16 @@ def test_a_device_may_be_of_several_rows_until_its_memory_is_known() -> None:
     assert not may_be("NVIDIA A100-SXM4-40GB", catalogue["A100-80GB"])
 
 
+@pytest.mark.parametrize(
+    ("name", "row"),
+    [("NVIDIA A100-SXM4-80GB", "A100"), ("NVIDIA A100 80GB PCIe", "A100x4"), ("NVIDIA H100 PCIe", "H100"),
+     ("Tesla V100-SXM2-32GB", "V100-16GB")],
+)  # fmt: skip
+def test_a_larger_device_of_the_same_model_is_no_substitute(name: str, row: str) -> None:
+    """Colab's A100 has 40 or 80 GB."""
+    assert may_be(name, catalogue[row])
+
+
 def test_several_of_a_kind() -> None:
     assert (several("T4", 1), several("T4", 2), several("RTX4090", 8)) == ("T4", "T4x2", "RTX4090x8")
     assert several("TPUv5e-1", 4) is None

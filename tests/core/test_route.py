@@ -156,7 +156,10 @@ MIDNIGHT = {"rules": (NIGHT,), "utc_offset_seconds": 10 * HOUR}
 NOES = [
     No("unknown", home("t4"), "'t4' is neither in the catalogue nor in the config's `accelerators`", NEVER),
     No("retired", home("TPUv2-8"), "retired: Colab replaced it with TPUv5e-1", NEVER),
-    No("no profile", home("A100"), "no profile for A100 and no default profile", NEVER),
+    No("no profile", home("A100"),
+       "no profile for A100 and no default profile: add one under `A100`, `gpu` or `default`", NEVER),
+    No("too small for its profiles", home("T4"), "its 15 GB are less than `gpu>=24GB` asks for: add one",
+       NEVER, replace(PLAIN, profiles=tuple((f"gpu>={size}GB", Profile(8, FP32)) for size in (40, 24)))),
     No("platform", home(), "route.platforms allows only kaggle, colab", NEVER,
        wish(GRAPHMER, platforms=("kaggle", "colab"))),
     No("precision asked", home(), "route.precision asks for fp32, but the profile says fp16", NEVER,

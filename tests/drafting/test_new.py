@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import venv
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,23 @@ def test_the_requirements_beside_a_script_are_named(tmp_path: Path, client: Clie
     text = client.jobs.draft(script).path.read_text()
     assert "requirements: requirements.txt  # for platforms" in text
     assert "It imports" not in text
+
+
+def test_an_environment_beside_a_script_is_named_unless_one_is_active(
+    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("VIRTUAL_ENV", "CONDA_DEFAULT_ENV"):
+        monkeypatch.delenv(name, raising=False)
+    script = written(tmp_path / "code", PLAIN)
+    assert "python: " not in client.jobs.draft(script).path.read_text()
+    venv.EnvBuilder(symlinks=True).create(script.parent / ".venv")
+    made = client.jobs.draft(script, force=True).path
+    assert '\npython: ".venv"  # GUESSED' in made.read_text()
+    assert client.plan(made).pythons[0].path == str(script.parent / ".venv" / "bin" / "python")
+    above = client.jobs.draft(script, tmp_path / "above.yaml").path
+    assert "\npython: code/.venv  #" in above.read_text()
+    monkeypatch.setenv("VIRTUAL_ENV", "/another")
+    assert "python: " not in client.jobs.draft(script, force=True).path.read_text()
 
 
 def test_what_is_missing_is_returned_and_a_cell_that_was_not_read_is_told(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +17,9 @@ from orchestrator.core.job import Precision
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.own_accelerators import OwnAccelerator
 from orchestrator.core.session import Sighting, StopReply
-from orchestrator.errors import InputError, QuotaExhausted
+from orchestrator.errors import InputError, QuotaExhausted, Rejected
 from orchestrator.platforms import catalog
+from orchestrator.platforms.gpu_locks import GpuLocks
 from orchestrator.platforms.process import ProcessPlatform
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_process import DEAF, Box
@@ -102,6 +105,11 @@ def test_slots_are_gpus_by_gpus_a_session(machine: Gpus, count: int, accelerator
     offer = machine(*[FakeGpu()] * count).offer(accelerator=accelerator)
     assert (offer.slots, offer.unavailable) == (slots, None)
     assert offer.memory_gb == pytest.approx(25.76, abs=0.01)
+
+
+@pytest.mark.parametrize("gpus", [[FakeGpu()], []])
+def test_sessions_with_gpus_run_in_the_users_own_python(machine: Gpus, gpus: list[FakeGpu]) -> None:
+    assert machine(*gpus).offer().traits.own_python
 
 
 def test_only_gpus_of_the_accelerator_count(machine: Gpus) -> None:
@@ -204,6 +212,33 @@ def test_two_homes_never_use_one_gpu_at_once(machine: Gpus) -> None:
         box.start(box.platform("three"), "c-s01")
     box.end(one, "a-s01")
     assert two.survey()[0].slots == 2
+
+
+def test_who_only_looks_at_a_gpu_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
+    looking: list[int] = []
+
+    class LooksBriefly(SystemClock):
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            while looking:
+                os.close(looking.pop())
+            return super().wait(event, min(seconds, 0.001))
+
+    locks = GpuLocks(tmp_path, LooksBriefly())
+    with locks.taken([uuid(0)], 1, "a") as (held, _):
+        assert list(held) == [uuid(0)]
+        with locks.taken([uuid(0)], 1, "b") as (none, others):
+            assert (none, others) == ({}, {uuid(0): "a"})
+    looking.append(os.open(tmp_path / f"{uuid(0)}.lock", os.O_RDONLY))
+    fcntl.flock(looking[0], fcntl.LOCK_SH)
+    with locks.taken([uuid(0)], 1, "c") as (held, _):
+        assert list(held) == [uuid(0)]
+
+
+def test_a_folder_for_locks_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("")
+    locks = GpuLocks(tmp_path / "cache" / "gpus", SystemClock())
+    with pytest.raises(Rejected, match="cannot be opened: Not a directory"), locks.taken([uuid(0)], 1, "a"):
+        pass
 
 
 def test_another_controller_of_the_home_sees_the_same(machine: Gpus) -> None:
