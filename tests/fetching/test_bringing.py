@@ -151,6 +151,32 @@ def test_a_damaged_copy_is_fetched_again(server: Site, bring: Bringer) -> None:
     assert bring.content(found).read_bytes() == DATA
 
 
+def test_a_damaged_copy_of_another_source_is_replaced(server: Site, bring: Bringer) -> None:
+    path = bring.content(bring(f"{server.url}/data.bin"))
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    server.files["/same.bin"] = DATA
+    assert bring.content(bring(f"{server.url}/same.bin")).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"[" * 100_000, b"{}", b'"version": {"tag": 5', b'"pinned": 5', b'"at": "then"', b'"size": 1e999'],
+)
+def test_a_damaged_note_is_as_good_as_none(server: Site, bring: Bringer, damage: bytes) -> None:
+    found = bring(f"{server.url}/data.bin")
+    (note,) = bring.folder.glob("sources/*.json")
+    key = damage.partition(b":")[0] + b": "
+    text = note.read_bytes()
+    if damage.startswith(b'"'):
+        start = text.index(key)
+        end = min(i for i in (text.find(b",", start), text.find(b"}", start)) if i > 0)
+        damage = text[:start] + damage + text[end:]
+    note.write_bytes(damage)
+    assert bring.cache.find(bring.cache.key(f"{server.url}/data.bin ")) is None
+    assert bring(f"{server.url}/data.bin") == found
+
+
 def test_a_part_is_gone_on_with_by_the_next_submit(server: Site, bring: Bringer) -> None:
     server.cuts = [5000] + [0] * 20
     assert "5.0 kB are kept here" in bring.refused(f"{server.url}/data.bin", Transient)
@@ -242,6 +268,44 @@ def test_a_list_that_leads_elsewhere_or_is_too_large_is_refused(hub: LocalHub, b
     hub.commit({"big.bin": b"x" * 5000})
     assert "5.0 kB is more than the limit of 100 B" in bring.refused("hf:owner/data", bytes_max=100)
     assert hub.site.sent < 5000
+
+
+@pytest.mark.parametrize("end", ["", "/", "/../victim"])
+def test_a_hash_that_is_a_path_removes_nothing(hub: LocalHub, bring: Bringer, end: str) -> None:
+    victim = bring.folder.parent / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    hub.commit({"a.bin": b"a" * 10})
+    original = hub._entry
+    place = f"../../victim{end}"
+    hub._entry = lambda name, data: original(name, data) | {"lfs": {"oid": place, "size": 10}}  # type: ignore[method-assign]
+    assert "lists something that is no file" in bring.refused("hf:owner/data", Transient)
+    assert not bring.cache.whole(place)
+    assert (victim / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"size": -1}, {"size": float("inf")}, {"size": "many"}, {"size": None}, {"lfs": [1]}, {"path": None}],
+)
+def test_a_list_that_makes_no_sense_is_told(hub: LocalHub, bring: Bringer, entry: dict[str, Any]) -> None:
+    hub.commit({"a.txt": b"a" * 10})
+    original = hub._entry
+    hub._entry = lambda name, data: original(name, data) | entry  # type: ignore[method-assign]
+    bring.refused("hf:owner/data", OrchestratorError)
+
+
+def test_a_list_that_goes_on_nowhere_or_has_other_files_is_told(hub: LocalHub, bring: Bringer) -> None:
+    hub.commit(FILES)
+    original, url = hub._entry, hub.site.url
+    hub.site.url = "https://[evil"
+    assert "at an address that is none" in bring.refused("hf:owner/data", Transient)
+    hub.site.url = "https://other.example"
+    assert "at another host" in bring.refused("hf:owner/data", Transient)
+    hub.site.url = url
+    hub._entry = lambda name, data: original(name, data) | {"path": name.replace("train/", "other/")}  # type: ignore[method-assign]
+    hub.page = 10
+    assert "not in the folder" in bring.refused("hf:owner/data/train", Transient)
 
 
 # --- Kaggle -----------------------------------------------------------------------------------------------
