@@ -241,8 +241,6 @@ name: again
         ({"env": "{A-B: a}"}, "env.A-B", ["environment variable"]),
         ({"inputs": "[{name: a, from: 'ftp://x/y'}]"}, "inputs[0].from", ["'ftp://x/y'", "a file or folder"]),
         ({"inputs": "[{name: a, from: 'https://me:pw@x/y'}]"}, "inputs[0].from", ["without a user"]),
-        ({"inputs": "[{name: a, from: 'https://[x/y'}]"}, "inputs[0].from", ["https://host/path"]),
-        ({"inputs": "[{name: a, from: 'https://x:99999/y'}]"}, "inputs[0].from", ["https://host/path"]),
         ({"inputs": "[{name: a, from: 'hf:data'}]"}, "inputs[0].from", ["hf:owner/dataset", "@revision"]),
         ({"inputs": "[{name: a, from: x, token: abc}]"}, "inputs[0].token", ["env:NAME"]),
         ({"inputs": "[{name: a, from: x, max_gb: 0}]"}, "inputs[0].max_gb", ["above zero"]),

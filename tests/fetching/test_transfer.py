@@ -12,10 +12,11 @@ from threading import Event
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError, SpecError, Transient
 from orchestrator.fetching.addresses import Allowed
 from orchestrator.fetching.transfer import Transfers, Unreached, Version, Wanted
 from orchestrator.fetching.web import Web
+from orchestrator.spec import parse
 from tests.fetching.servers import Handler, Site, certificate, raw, site
 
 CONTENT = bytes(range(256)) * 1000
@@ -331,6 +332,13 @@ def test_a_redirect_leads_nowhere_else(server: Site, tmp_path: Path, to: str, to
     said = refused(f"{server.url}/loop", tmp_path / "part")
     assert told in said
     assert "pw" not in said
+
+
+@pytest.mark.parametrize("origin", ["https://[x/y", "https://x:99999/y", "https://[::1]:y/"])
+def test_a_spec_tells_about_an_address_that_cannot_be_read(origin: str) -> None:
+    text = f"name: a\nsource: .\ncommand: python a.py\ninputs: [{{name: a, from: '{origin}'}}]\n"
+    with pytest.raises(SpecError, match=r"job.yaml:4: inputs\[0\].from: not an origin .*https://host/path"):
+        parse(text.encode(), "job.yaml", None)
 
 
 def test_without_leave_nothing_is_fetched_from_this_machine(server: Site, tmp_path: Path) -> None:
