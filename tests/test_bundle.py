@@ -147,6 +147,47 @@ def test_gitignore_is_honoured_at_every_level_as_git_does(source: Path, into: Pa
         assert set(listed.stdout.decode().rstrip("\0").split("\0")) == expected
 
 
+@pytest.mark.parametrize("name", [".gitignore", ".orchestratorignore"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\xef\xbb\xbfsecret.txt\n",
+        b"\xef\xbb\xbf# first\r\nsecret.txt\r\n",
+        b"secret.txt\r\n",
+        b"secret.txt\r",
+    ],
+)
+def test_a_file_of_patterns_is_read_as_git_reads_it(
+    source: Path, into: Path, name: str, content: bytes
+) -> None:
+    put(source, name, content)
+    put(source, "secret.txt")
+    assert names(into, freeze(source, into)) == [name]
+
+
+def test_only_a_line_feed_ends_a_pattern(source: Path, into: Path) -> None:
+    put(source, ".gitignore", "a\x0cb\nc\u2028d\n")
+    for name in ("b", "c"):
+        put(source, name)
+    assert names(into, freeze(source, into)) == [".gitignore", "b", "c"]
+
+
+def test_a_huge_file_of_patterns_is_refused(source: Path, into: Path) -> None:
+    put(source, ".gitignore")
+    with (source / ".gitignore").open("r+b") as file:
+        file.truncate(10**9)
+    with pytest.raises(InputError, match=r"\.gitignore: larger than 1000 kB"):
+        freeze(source, into)
+
+
+def test_a_package_with_a_name_of_something_else_goes_along(source: Path, into: Path) -> None:
+    sent = ["build/x.py", "env/__init__.py", "env/maze.py", "lib/wandb/__init__.py", "lib/wandb/a.py",
+            "venv/__init__.py"]  # fmt: skip
+    for name in (*sent, "wandb/run-1/x", "pkg/venv/__init__.py", "pkg/venv/pyvenv.cfg"):
+        put(source, name)
+    assert names(into, freeze(source, into)) == sent
+
+
 def test_gitignore_files_above_count_up_to_the_repository(tmp_path: Path, into: Path) -> None:
     put(tmp_path, ".gitignore", "*.py\n")  # above the repository: not ours
     put(tmp_path, "repo/.git/HEAD", "ref: x\n")

@@ -72,6 +72,7 @@ def _progress(stack: contextlib.ExitStack) -> Callable[[str], Callable[[int, int
 
     def add(name: str) -> Callable[[int, int | None], None]:
         task = bars.add_task(escape(f"fetching {name}"), total=None)
-        return lambda done, total: bars.update(task, completed=done, total=total)
+        # A data set may have thousands of files; those that are here would push the others out of sight.
+        return lambda done, total: bars.update(task, completed=done, total=total, visible=done != total)
 
     return add

@@ -16,6 +16,7 @@ from orchestrator.errors import InputError
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")  # RFC 6052
 _LOCAL_NAT64 = ipaddress.ip_network("64:ff9b:1::/48")  # RFC 8215
+_UNICAST = ipaddress.ip_network("2000::/3")  # all that is given out of IPv6; not ::127.0.0.1, for example
 _NAMES = ("localhost", "localhost.localdomain", "metadata.google.internal")
 
 
@@ -68,14 +69,15 @@ class Allowed:
 
 
 def literal(host: str) -> Address | None:
-    """The address that a host's text is, in any form that the system understands (`127.1`, `0x7f000001`,
-    `2130706433`); None for a name."""
+    """The address that a host's text is, in any form that some system understands (`127.1`, `0x7f000001`,
+    `2130706433`, `127.0.0.1.`); None for a name."""
+    host = host.rstrip(".")
     try:
-        return ipaddress.ip_address(host.partition("%")[0])
+        return ipaddress.ip_address(host.partition("%")[0] if ":" in host else host)
     except ValueError:
         pass
     try:
-        return ipaddress.IPv4Address(socket.inet_aton(host))
+        return None if not host or host.split() != [host] else ipaddress.IPv4Address(socket.inet_aton(host))
     except (OSError, ValueError):
         return None
 
@@ -95,7 +97,10 @@ def private(address: Address) -> str:
         return "a link-local address (there clouds keep credentials)"
     if address.is_multicast:
         return "a multicast address"
-    return "" if address.is_global else "a private or reserved address"
+    public = address.is_global and not (
+        isinstance(address, ipaddress.IPv6Address) and address not in _UNICAST
+    )
+    return "" if public else "a private or reserved address"
 
 
 def _inner(address: Address) -> Address:

@@ -211,7 +211,8 @@ class Fetcher:
 
         token = hub.token if source.kind is Kind.HUB else ""
         wanted = Wanted(lambda: "", label, wish.bytes_max, token)
-        tree.bring(self._transfers, wanted, entries, url, place, self._cache.part(f"{key}.part"))
+        part = lambda path: self._cache.part(f"{place.name}.{self._cache.key(path)[:12]}.part")  # noqa: E731
+        tree.bring(self._transfers, wanted, entries, url, place, part)
         for stray in set(walked(place)) - {place / each.path for each in entries}:
             stray.unlink()
         inside = place / source.path if source.path else place

@@ -14,9 +14,10 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from orchestrator.clock import Clock
@@ -28,6 +29,7 @@ from orchestrator.files.hashing import digest
 BYTES_MAX = 100_000_000_000
 SPARED_SECONDS = 24 * 3600.0  # what was used so lately stays, however full it is
 PART_SECONDS = 7 * 86400.0  # older parts are given up
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,8 @@ class Cache:
 
     def whole(self, sha256: str) -> bool:
         """Whether the content is here and still has its sha256. Reads it; what has changed is removed."""
+        if not _SHA256.fullmatch(sha256):  # it may be a server's word, and would be a path
+            return False
         path = self.blob(sha256)
         try:
             if digest(path) == sha256:
@@ -108,10 +112,10 @@ class Cache:
         """Moves a file or folder, whose sha256 is known, to its place, and notes where it came from."""
         target = self.blob(kept.sha256)
         _shut(path)
-        if not os.path.lexists(target):
+        if not self.whole(kept.sha256):  # a damaged copy may be there, of another source with this content
             try:
                 path.rename(target)
-            except OSError:
+            except OSError:  # another program was faster
                 if not os.path.lexists(target):
                     raise
             sync_folder(target.parent)
@@ -188,11 +192,13 @@ def _age(path: Path, now: float) -> float:
 
 
 def _read(path: Path) -> Kept | None:
+    """What a note says; None if it is damaged."""
     try:
         found = json.loads(path.read_bytes())
         version = Version(**found.pop("version"))
         kept = Kept(**found, version=version)
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        ok = _SHA256.fullmatch(kept.sha256) and isinstance(kept.source, str) and isinstance(kept.pinned, str)
+        ok = ok and isinstance(version.tag, str) and isinstance(version.modified, str)
+        return replace(kept, size=int(kept.size), files=int(kept.files), at=float(kept.at)) if ok else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError, OverflowError):
         return None
-    ok = all(c in "0123456789abcdef" for c in str(kept.sha256)) and len(str(kept.sha256)) == 64
-    return kept if ok and isinstance(kept.size, int) else None

@@ -21,6 +21,7 @@ ENDPOINT = "https://huggingface.co"
 _ANSWER_BYTES_MAX = 20_000_000
 _PAGES_MAX = 200
 _NEXT = re.compile(r'<([^>]+)>\s*;\s*rel="next"')
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class Hub:
@@ -50,7 +51,12 @@ class Hub:
         if found is None:
             names = ", ".join(each.path for each in beside[:10])
             raise InputError(f"{source}: it has no {name} there; it has: {names or 'nothing'}")
-        return (found,) if not found.folder else tuple(self._listed(source, source.path, recursive=True))
+        if not found.folder:
+            return (found,)
+        below = tuple(self._listed(source, source.path, recursive=True))
+        if not all(each.path.startswith(f"{source.path}/") for each in below):
+            raise Broken("the list has files that are not in the folder that was asked for")
+        return below
 
     def url(self, source: Source, path: str) -> str:
         return f"{self.endpoint}/datasets/{source.place}/resolve/{source.version}/{quote(path)}"
@@ -67,11 +73,18 @@ class Hub:
             yield from (each for each in map(_entry, found) if folders or not each.folder)
             if not link:
                 return
-            following = urljoin(url, link)
-            if urlsplit(following).netloc != urlsplit(self.endpoint).netloc:
-                raise Broken("the list of files goes on at another host")
-            url = following
+            url = self._following(url, link)
         raise InputError(f"{source}: the list of its files does not end; name one folder of it")
+
+    def _following(self, url: str, link: str) -> str:
+        try:
+            following = urljoin(url, link)
+            same = urlsplit(following).netloc == urlsplit(self.endpoint).netloc
+        except ValueError:
+            raise Broken("the list of files goes on at an address that is none") from None
+        if not same:
+            raise Broken("the list of files goes on at another host")
+        return following
 
     def _json(self, url: str, source: Source) -> tuple[Any, str]:
         with self._web.open(url, {}, token=self.token) as answer:
@@ -95,10 +108,12 @@ class Hub:
 def _entry(given: Any) -> Entry:
     try:
         lfs = given.get("lfs") or {}
-        size = lfs.get("size", given.get("size", 0))
+        size, sha256 = int(lfs.get("size", given.get("size", 0))), str(lfs.get("oid") or "")
+        if size < 0 or (sha256 and not _SHA256.fullmatch(sha256)):
+            raise ValueError
         return Entry(
-            str(given["path"]), int(size), sha256=str(lfs.get("oid") or ""),
-            git=str(given.get("oid") or "") if not lfs else "", folder=given["type"] == "directory",
+            str(given["path"]), size, sha256=sha256, git=str(given.get("oid") or "") if not lfs else "",
+            folder=given["type"] == "directory",
         )  # fmt: skip
-    except (AttributeError, KeyError, TypeError, ValueError):
+    except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
         raise Broken("the answer lists something that is no file") from None

@@ -66,6 +66,10 @@ def is_fetched(origin: str) -> bool:
 def parse(origin: str) -> Source:
     """Raises InputError for what the spec's grammar does not allow."""
     if WEB.fullmatch(origin):
+        try:
+            urlsplit(origin)
+        except ValueError:
+            raise InputError("an address that cannot be read") from None
         return Source(Kind.WEB, origin)
     if match := KAGGLE.fullmatch(origin):
         return Source(Kind.KAGGLE, f"{match[1]}/{match[2]}", match[3] or "", match[4] or "")

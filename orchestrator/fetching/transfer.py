@@ -49,7 +49,10 @@ class Version:
 
     @property
     def condition(self) -> str:
-        """For If-Range: a strong tag, else a date (RFC 9110, 13.1.5). Empty if a part cannot be continued."""
+        """For If-Range: a strong tag, else a date (RFC 9110, 13.1.5). Empty if a part cannot be continued:
+        without its length, nobody would notice that its rest was cut, too."""
+        if self.size is None:
+            return ""
         return self.tag if self.tag.startswith('"') else "" if self.tag else self.modified
 
 

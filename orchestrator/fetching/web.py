@@ -10,6 +10,7 @@ import base64
 import contextlib
 import http.client
 import os
+import re
 import socket
 import ssl
 import threading
@@ -25,7 +26,7 @@ import certifi
 
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
-from orchestrator.fetching.addresses import Allowed
+from orchestrator.fetching.addresses import Allowed, literal
 
 REDIRECTS_MAX = 10
 STALL_SECONDS = 60.0
@@ -33,6 +34,7 @@ BYTES_PER_SECOND_MIN = 1024.0  # over STALL_SECONDS; slower counts as a stall
 CHUNK_BYTES = 1 << 20
 _REDIRECTS = (301, 302, 303, 307, 308)
 _SAFE = "%/:=&?~+!$,;'@()*[]-._|"
+_NAME = re.compile(r"[A-Za-z0-9._-]+")
 
 
 class Broken(Exception):
@@ -123,7 +125,10 @@ class Web:
         raise InputError(f"{shown(url)}: more than {REDIRECTS_MAX} redirects, one after the other")
 
     def _checked(self, url: str) -> _Target:
-        parts = urlsplit(url)
+        try:
+            parts = urlsplit(url)
+        except ValueError:  # its text may hold a login
+            raise InputError("an address that cannot be read") from None
         if parts.scheme not in ("https", "http") or not parts.hostname:
             raise InputError(f"{parts.scheme or 'no scheme'}: an input is fetched from https:// alone")
         if "@" in parts.netloc:
@@ -188,7 +193,11 @@ class Web:
         url = given.get("https") or given.get("all")
         if not url:
             return None
-        parts = urlsplit(url if "://" in url else f"http://{url}")
+        try:
+            parts = urlsplit(url if "://" in url else f"http://{url}")
+            port = parts.port or 80
+        except ValueError:  # its text may hold a login
+            raise InputError("the address of the proxy in HTTPS_PROXY or ALL_PROXY cannot be read") from None
         if parts.scheme != "http" or not parts.hostname:
             raise InputError(
                 f"the proxy that HTTPS_PROXY or ALL_PROXY names begins with {parts.scheme}://; valid: "
@@ -198,7 +207,7 @@ class Web:
         if parts.username:
             login = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
             headers["Proxy-Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
-        return parts.hostname, parts.port or 80, headers
+        return parts.hostname, port, headers
 
     def _context(self) -> ssl.SSLContext:
         """The system's certificates, those that come with `requests`, and those that the environment names
@@ -216,17 +225,26 @@ class Web:
 def _next(url: str, location: str) -> str:
     if not location or len(location) > 10_000 or any(c.isspace() or not c.isprintable() for c in location):
         raise InputError(f"{shown(url)}: redirects to nowhere")
-    found = urljoin(url, location)
-    if urlsplit(found).scheme not in ("https", "http"):
-        raise InputError(f"{shown(url)}: redirects to {urlsplit(found).scheme}:, which is not followed")
+    try:
+        found = urljoin(url, location)
+        scheme = urlsplit(found).scheme
+    except ValueError:
+        raise InputError(f"{shown(url)}: redirects to an address that cannot be read") from None
+    if scheme not in ("https", "http"):
+        raise InputError(f"{shown(url)}: redirects to {scheme}:, which is not followed")
     return found
 
 
 def _ascii(host: str) -> str:
+    """A host as it is resolved. What is neither an address nor letters, digits, dots and hyphens, such as
+    `127%2e1`, a proxy might read in its own way."""
     try:
-        return host if host.isascii() else host.encode("idna").decode()
+        found = host if host.isascii() else host.encode("idna").decode()
     except UnicodeError:
-        raise InputError(f"{host!r} is not a host's name") from None
+        found = ""
+    if not _NAME.fullmatch(found) and literal(found) is None:
+        raise InputError(f"{host!a} is not a host's name")
+    return found
 
 
 # --- Connections ------------------------------------------------------------------------------------------

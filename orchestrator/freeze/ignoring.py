@@ -6,6 +6,7 @@ leaves out (environments, caches), `.gitignore`. Must never know what becomes of
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -21,6 +22,7 @@ OWN = ".orchestratorignore"
 GIT = ".gitignore"
 ALWAYS = ".git"  # the history, and often a login in its config: nothing brings it back
 PATHS_MAX = 1000
+BYTES_MAX = 1_000_000  # of one file of patterns
 _ENVIRONMENT, _CACHE = "a Python environment", "a cache"
 DEFAULTS = {
     ".venv": _ENVIRONMENT, "venv": _ENVIRONMENT, ".tox": _ENVIRONMENT, ".nox": _ENVIRONMENT,
@@ -29,6 +31,7 @@ DEFAULTS = {
     ".hypothesis": _CACHE, ".ipynb_checkpoints": "copies that Jupyter makes",
     ".hg": "a repository's history", ".svn": "a repository's history",
 }  # fmt: skip
+_PACKAGES = ("venv", "wandb")  # with `__init__.py` they are the user's code
 # With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
@@ -133,7 +136,8 @@ def _nearest(files: tuple[_File, ...], path: str) -> tuple[bool | None, str]:
 def _default(found: os.DirEntry[str], *, is_folder: bool) -> str:
     if not is_folder and not found.is_symlink():
         return ""
-    if found.name in DEFAULTS:
+    package = found.name in _PACKAGES and is_folder and (Path(found.path) / "__init__.py").is_file()
+    if found.name in DEFAULTS and not package:
         return DEFAULTS[found.name]
     if is_folder:
         if (Path(found.path) / "pyvenv.cfg").is_file():
@@ -148,8 +152,15 @@ def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = 
     try:
         if not path.is_file():
             return ()
-        lines = [line for line in path.read_text("utf-8", "surrogateescape").splitlines() if line]
-        check_patterns(path, path.read_text("utf-8", "surrogateescape").splitlines())
+        with path.open("rb") as stream:
+            content = stream.read(BYTES_MAX + 1)
+        if len(content) > BYTES_MAX:
+            raise InputError(f"{path}: larger than {BYTES_MAX // 1000} kB; is it a file of patterns?")
+        # As git reads it: without a mark at its start, and no end of a line but \n and \r\n.
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8", "surrogateescape")
+        given = [line.removesuffix("\r") for line in text.split("\n")]
+        check_patterns(path, given)
+        lines = [line for line in given if line]
         return (_File(GitIgnoreSpec.from_lines(lines), tuple(lines), place + name, above, below),)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path as FilePath
+from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
 from orchestrator import cron
@@ -272,7 +273,9 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
         yield Problem(path, f"given {shown(origin)}, which is a page; valid: {kind}:{page[1] or page[2]}")
     elif scheme in _ORIGINS:
         pattern, valid = _ORIGINS[scheme]
-        if not re.fullmatch(pattern, origin):  # it may hold a login, so it is not repeated
+        if not re.fullmatch(pattern, origin) or not _splits(
+            origin
+        ):  # it may hold a login, so it is not repeated
             yield Problem(path, f"not an origin of an input; valid: {valid}")
     else:
         valid = (
@@ -280,6 +283,14 @@ def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Proble
         )
         given = scheme if "@" in origin else origin  # a login is not repeated
         yield Problem(path, f"given {shown(given)}; valid: {valid}; download it first")
+
+
+def _splits(address: str) -> bool:
+    """Whether it is an address that programs can read. `https://[x/` is not, for example."""
+    try:
+        return urlsplit(address).port != 0
+    except ValueError:
+        return False
 
 
 def _paths(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.fetching import _Bars
 from tests.cli.calls import CONFIG, Caller
 from tests.fetching.servers import Site, site
 
@@ -90,3 +92,19 @@ def test_what_cannot_be_fetched_is_no_run_and_the_message_has_its_line(user: Cal
     assert "export MINE=" in user("submit", name, code=3).err
     assert all("Authorization" not in headers for _, _, headers in server.asked)
     assert user("ps", "--all", "--json").json == {"runs": []}
+
+
+def test_the_bar_of_a_file_that_is_here_is_gone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    with contextlib.ExitStack() as stack:
+        bars = _Bars(stack)
+        bars("on-its-way", 10, 5_000_000)
+        for number in range(50):
+            bars(f"done-{number}", 0, 5_000_000)
+            bars(f"done-{number}", 5_000_000, 5_000_000)
+    shown = capsys.readouterr().err
+    assert "on-its-way" in shown
+    assert "done-" not in shown[shown.rindex("on-its-way") :]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import io
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -151,6 +153,32 @@ def test_a_damaged_copy_is_fetched_again(server: Site, bring: Bringer) -> None:
     assert bring.content(found).read_bytes() == DATA
 
 
+def test_a_damaged_copy_of_another_source_is_replaced(server: Site, bring: Bringer) -> None:
+    path = bring.content(bring(f"{server.url}/data.bin"))
+    path.chmod(0o600)
+    path.write_bytes(b"damaged")
+    server.files["/same.bin"] = DATA
+    assert bring.content(bring(f"{server.url}/same.bin")).read_bytes() == DATA
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"[" * 100_000, b"{}", b'"version": {"tag": 5', b'"pinned": 5', b'"at": "then"', b'"size": 1e999'],
+)
+def test_a_damaged_note_is_as_good_as_none(server: Site, bring: Bringer, damage: bytes) -> None:
+    found = bring(f"{server.url}/data.bin")
+    (note,) = bring.folder.glob("sources/*.json")
+    key = damage.partition(b":")[0] + b": "
+    text = note.read_bytes()
+    if damage.startswith(b'"'):
+        start = text.index(key)
+        end = min(i for i in (text.find(b",", start), text.find(b"}", start)) if i > 0)
+        damage = text[:start] + damage + text[end:]
+    note.write_bytes(damage)
+    assert bring.cache.find(bring.cache.key(f"{server.url}/data.bin ")) is None
+    assert bring(f"{server.url}/data.bin") == found
+
+
 def test_a_part_is_gone_on_with_by_the_next_submit(server: Site, bring: Bringer) -> None:
     server.cuts = [5000] + [0] * 20
     assert "5.0 kB are kept here" in bring.refused(f"{server.url}/data.bin", Transient)
@@ -244,6 +272,67 @@ def test_a_list_that_leads_elsewhere_or_is_too_large_is_refused(hub: LocalHub, b
     assert hub.site.sent < 5000
 
 
+@pytest.mark.parametrize("end", ["", "/", "/../victim"])
+def test_a_hash_that_is_a_path_removes_nothing(hub: LocalHub, bring: Bringer, end: str) -> None:
+    victim = bring.folder.parent / "victim"
+    victim.mkdir()
+    (victim / "file").write_text("precious")
+    hub.commit({"a.bin": b"a" * 10})
+    original = hub._entry
+    place = f"../../victim{end}"
+    hub._entry = lambda name, data: original(name, data) | {"lfs": {"oid": place, "size": 10}}  # type: ignore[method-assign]
+    assert "lists something that is no file" in bring.refused("hf:owner/data", Transient)
+    assert not bring.cache.whole(place)
+    assert (victim / "file").read_text() == "precious"
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [{"size": -1}, {"size": float("inf")}, {"size": "many"}, {"size": None}, {"lfs": [1]}, {"path": None}],
+)
+def test_a_list_that_makes_no_sense_is_told(hub: LocalHub, bring: Bringer, entry: dict[str, Any]) -> None:
+    hub.commit({"a.txt": b"a" * 10})
+    original = hub._entry
+    hub._entry = lambda name, data: original(name, data) | entry  # type: ignore[method-assign]
+    bring.refused("hf:owner/data", OrchestratorError)
+
+
+def test_a_list_that_goes_on_nowhere_or_has_other_files_is_told(hub: LocalHub, bring: Bringer) -> None:
+    hub.commit(FILES)
+    original, url = hub._entry, hub.site.url
+    hub.site.url = "https://[evil"
+    assert "at an address that is none" in bring.refused("hf:owner/data", Transient)
+    hub.site.url = "https://other.example"
+    assert "at another host" in bring.refused("hf:owner/data", Transient)
+    hub.site.url = url
+    hub._entry = lambda name, data: original(name, data) | {"path": name.replace("train/", "other/")}  # type: ignore[method-assign]
+    hub.page = 10
+    assert "not in the folder" in bring.refused("hf:owner/data/train", Transient)
+
+
+@pytest.mark.parametrize(
+    ("names", "told"),
+    [(("a", "a/b"), "that is a file in it, too"), (("a/b/c", "a"), "that is a file in it, too"),
+     (("a" * 256,), "too long"), (("ä" * 128,), "too long"), (("\x1b[31mred",), "control characters"),
+     (("a\nb",), "control characters"), (("a\ud800",), "control characters")],
+)  # fmt: skip
+def test_names_that_cannot_be_made_here_are_told_before_anything_is_fetched(
+    hub: LocalHub, bring: Bringer, names: tuple[str, ...], told: str
+) -> None:
+    hub.commit(dict.fromkeys(names, b"x"))
+    hub.page = 10
+    assert told in bring.refused("hf:owner/data")
+    assert not any("/resolve/" in path for _, path, _ in hub.site.asked)
+
+
+def test_names_that_are_only_unusual_are_taken(hub: LocalHub, bring: Bringer) -> None:
+    names = {"Ä file.txt", "no\u00a0break.txt", "A", "a", "%2e%2e", "~", "-rf", "ab/c", "a b/👩‍🔬.txt"}
+    hub.commit({name: name.encode() for name in names})
+    hub.page = 20
+    folder = bring.content(bring("hf:owner/data"))
+    assert {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()} == names
+
+
 # --- Kaggle -----------------------------------------------------------------------------------------------
 
 
@@ -283,3 +372,67 @@ def test_a_cut_download_from_kaggle_goes_on_with_a_new_address(kaggle: LocalKagg
     kaggle.fail("download", Fault.CUT)
     kaggle.fail("download", Fault.UNAVAILABLE)
     assert bring.content(bring("kaggle:ada/my-data/two")).read_bytes() == b"2" * 3000
+
+
+class Listed:
+    """A data set of a few files of ten bytes, whose addresses lead to a server's files of these names."""
+
+    def __init__(self, server: Site, *names: str) -> None:
+        self.server, self.names, self.version = server, names, 1
+
+    def newest(self, _place: str) -> int:
+        return self.version
+
+    def files(self, _place: str, _version: int) -> dict[str, int | None]:
+        return dict.fromkeys(self.names, 10)
+
+    def url(self, _place: str, version: int, file: str) -> str:
+        return f"{self.server.url}/{version}/{file}"
+
+
+def zipped(content: bytes, packing: int = zipfile.ZIP_DEFLATED) -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", packing) as archive:
+        archive.writestr("a", content)
+    return made.getvalue()
+
+
+def test_a_file_that_comes_as_a_zip_of_it_is_taken_out(server: Site, tmp_path: Path) -> None:
+    bring = Bringer(tmp_path / "cache", lambda: Listed(server, "a"))
+    server.files["/1/a"] = zipped(b"0123456789")
+    assert bring.content(bring("kaggle:o/d/a")).read_bytes() == b"0123456789"
+
+
+@pytest.mark.parametrize(
+    ("packing", "where"),
+    [(zipfile.ZIP_DEFLATED, 31), (zipfile.ZIP_LZMA, 31), (zipfile.ZIP_LZMA, 42), (zipfile.ZIP_BZIP2, 31),
+     (zipfile.ZIP_STORED, 33), (zipfile.ZIP_STORED, 0), (zipfile.ZIP_STORED, -6), (zipfile.ZIP_STORED, -12)],
+)  # fmt: skip
+def test_a_damaged_zip_is_told(server: Site, tmp_path: Path, packing: int, where: int) -> None:
+    bring = Bringer(tmp_path / "cache", lambda: Listed(server, "a"))
+    data = bytearray(zipped(b"0123456789", packing))
+    data[where : where + 4] = b"\xff\x00\xff\x07"
+    server.files["/1/a"] = bytes(data)
+    assert "the list says 10" in bring.refused("kaggle:o/d/a", Transient)
+
+
+def test_a_part_of_one_file_or_version_is_not_taken_for_another(server: Site, tmp_path: Path) -> None:
+    """It had arrived whole when the program was killed."""
+    listed = Listed(server, "a", "b")
+    bring = Bringer(tmp_path / "cache", lambda: listed)
+    server.files |= {f"/{n}/{name}": f"{n}2345678{name}_"[:10].encode() for n in (1, 2) for name in "ab"}
+
+    class Killed(BaseException):
+        pass
+
+    def kill(_name: str, done: int, _all: int | None) -> None:
+        if done == 10:
+            raise Killed
+
+    bring.fetcher._transfers._progress = kill
+    with pytest.raises(Killed):
+        bring("kaggle:o/d")
+    bring.fetcher._transfers._progress = lambda *_: None
+    listed.version, listed.names = 2, ("b", "a")
+    folder = bring.content(bring("kaggle:o/d"))
+    assert {name: (folder / name).read_bytes() for name in "ab"} == {"a": b"22345678a_", "b": b"22345678b_"}

@@ -12,10 +12,11 @@ from threading import Event
 import pytest
 
 from orchestrator.clock import SystemClock
-from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
+from orchestrator.errors import AccessDenied, InputError, OrchestratorError, SpecError, Transient
 from orchestrator.fetching.addresses import Allowed
 from orchestrator.fetching.transfer import Transfers, Unreached, Version, Wanted
 from orchestrator.fetching.web import Web
+from orchestrator.spec import parse
 from tests.fetching.servers import Handler, Site, certificate, raw, site
 
 CONTENT = bytes(range(256)) * 1000
@@ -148,6 +149,31 @@ def test_a_part_of_something_else_is_not_taken(server: Site, tmp_path: Path) -> 
 
     server.answers["/data.bin"] = mixed
     bring(f"{server.url}/data.bin", tmp_path / "part")
+    assert (tmp_path / "part").read_bytes() == CONTENT
+
+
+def test_without_its_length_a_part_is_not_gone_on_with(server: Site, tmp_path: Path) -> None:
+    """A cut of the rest would not be noticed, because its range says nothing of the whole either."""
+    cuts = [4096]
+
+    def answer(handler: Handler) -> None:
+        start = int(handler.headers.get("Range", "bytes=0-").removeprefix("bytes=").rstrip("-"))
+        headers = {"ETag": '"a"', "Content-Length": str(len(CONTENT))}
+        if start:
+            headers["Content-Range"] = f"bytes {start}-{len(CONTENT) - 1}/*"
+            handler.reply(206, b"y" * 50, headers)
+            return
+        handler.send_response(200)
+        handler.send_header("ETag", '"a"')
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        piece = CONTENT[: cuts.pop()] if cuts else CONTENT
+        whole = b"0\r\n\r\n" * (piece == CONTENT)
+        handler.wfile.write(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" + whole)
+        handler.close_connection = True
+
+    server.answers["/chunked"] = answer
+    bring(f"{server.url}/chunked", tmp_path / "part")
     assert (tmp_path / "part").read_bytes() == CONTENT
 
 
@@ -294,6 +320,9 @@ def test_redirects_are_followed_and_the_token_stays_with_the_first_host(server: 
         ("http://8.8.8.8/x", "without https anybody"), ("https://me:pw@127.0.0.1/x", "a login is not used"),
         ("https://[::1]/x", "this machine itself"), ("https://[::ffff:10.0.0.1]/x", "a private or reserved"),
         ("https://0x0a000001/x", "10.0.0.1, a private"), ("https://167772161/x", "10.0.0.1, a private"),
+        ("https://[evil/x", "an address that cannot be read"), ("//[::1", "that cannot be read"),
+        ("https://x:99999/", "its port is none"), ("https://127%2e0.0.1/x", "is not a host's name"),
+        ("https://[::127.0.0.1]/x", "a private or"), ("https://[::ffff:0:7f00:1]/x", "a private or"),
         ("https://[64:ff9b::a00:1]/x", "a private or reserved"), ("https://[fd00::1]/x", "a private or"),
         ("https://224.0.0.1/x", "a multicast address"), ("https://10.1/x", "10.0.0.1, a private"),
     ],
@@ -303,6 +332,13 @@ def test_a_redirect_leads_nowhere_else(server: Site, tmp_path: Path, to: str, to
     said = refused(f"{server.url}/loop", tmp_path / "part")
     assert told in said
     assert "pw" not in said
+
+
+@pytest.mark.parametrize("origin", ["https://[x/y", "https://x:99999/y", "https://[::1]:y/"])
+def test_a_spec_tells_about_an_address_that_cannot_be_read(origin: str) -> None:
+    text = f"name: a\nsource: .\ncommand: python a.py\ninputs: [{{name: a, from: '{origin}'}}]\n"
+    with pytest.raises(SpecError, match=r"job.yaml:4: inputs\[0\].from: not an origin .*https://host/path"):
+        parse(text.encode(), "job.yaml", None)
 
 
 def test_without_leave_nothing_is_fetched_from_this_machine(server: Site, tmp_path: Path) -> None:
@@ -335,7 +371,14 @@ def test_through_a_proxy_it_resolves_and_private_addresses_stay_refused(
         assert "this machine itself" in refused(
             "https://localhost/x", tmp_path / "part", transfers(Allowed())
         )
-        assert "this machine itself" in refused("https://[::1]/x", tmp_path / "part", transfers(Allowed()))
+        for host in ("[::1]", "127.0.0.1.", "0x7f.1", "\uff11\uff12\uff17.0.0.1"):
+            told = refused(f"https://{host}/x", tmp_path / "part", transfers(Allowed()))
+            assert "this machine itself" in told
+        assert "not a host's name" in refused("https://127%2e0.0.1/x", tmp_path / "part")
+        monkeypatch.setenv("HTTPS_PROXY", "http://me:sesame@proxy:many")
+        told = refused("https://data.example/x", tmp_path / "part")
+        assert "HTTPS_PROXY or ALL_PROXY cannot be read" in told
+        assert "sesame" not in told
         monkeypatch.setenv("HTTPS_PROXY", "socks5://127.0.0.1:1")
         assert "begins with socks5://" in refused("https://data.example/x", tmp_path / "part")
     with site(file) as server:  # what the config allows is reached without the proxy

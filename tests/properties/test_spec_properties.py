@@ -112,7 +112,7 @@ def claims(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-origins = st.sampled_from(["kaggle:a/b", "https://x.org/y", "drive:z", "data/x"])
+origins = st.sampled_from(["kaggle:a/b", "https://x.org/y", "hf:a/b", "data/x"])
 inputs = st.fixed_dictionaries({"name": names, "from": origins}, optional={"sha256": st.just("0" * 64)})
 best = st.fixed_dictionaries({"metric": texts}, optional={"mode": st.sampled_from(["max", "min"])})
 
