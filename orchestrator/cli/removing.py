@@ -40,7 +40,7 @@ def _show(call: Call, plan: Removing) -> None:
          size_text(each.home_bytes))
         for each in plan.runs
     ]  # fmt: skip
-    call.out.table(headers, rows, right=frozenset({2, 3, 4}))
+    call.out.table(headers, rows, right=frozenset({2, 3, 4}), spare=(1,))
     notes = [("kept", f"checkpoints of {each.run}: {each.surplus.trouble}") for each in plan.runs
              if each.surplus is not None and each.surplus.trouble]  # fmt: skip
     notes += [("kept", f"{path}: it has a checkpoint that never reached the store")
