@@ -182,7 +182,7 @@ def test_a_long_name_is_cut_so_that_show_keeps_its_lines(hostile: Caller) -> Non
 
 
 def test_remarks_stand_below_what_they_are_about(hostile: Caller) -> None:
-    with dialogue(hostile, "curves", RUN) as seen:
+    with dialogue(hostile, "curves", RUN, PYTHONUNBUFFERED="1") as seen:
         seen.expect("3 reports, none finite")
         seen.expect("ignored 1 malformed line")
         assert seen.ends() == 0
