@@ -23,7 +23,9 @@ WIDTH_MIN, WIDTH_MAX = 40, 400
 _COLUMNS_MIN, _COLUMNS_MAX = 60, 120  # by the terminal's width
 _CSV_POINTS = 20_000
 _SAMPLED_BYTES = 4 << 20  # what `show` reads at most
-_SPARKS = 24
+_SPARKS, _VALUE = 24, 8
+_BESIDE_NAMES = len("metrics  ") + 2 + _VALUE + 2 + _SPARKS + 1
+_NAME_MIN = 12
 _KINDS = (".csv", ".png", ".svg")
 
 
@@ -180,19 +182,29 @@ def section(call: Call, run: Run) -> None:
     if call.out.as_json:
         return
     found = run.curves.read(bytes_max=_SAMPLED_BYTES)
-    shown = [curve for curve in _ordered(found.metrics) if curve.last is not None][:SHOWN_MAX]
+    shown = _ordered(found.metrics)[:SHOWN_MAX]
     if not shown:
         return
-    nice = plotting.fancy(sys.stdout.encoding)
-    width = max(len(title(curve)) for curve in shown)
-    rows = []
-    for curve in shown:
-        assert curve.last is not None
-        places = [(point.step, point.value) for point in curve.points]
-        spark = plotting.sparkline(places, _SPARKS, nice=nice)
-        rows.append(f"{title(curve).ljust(width)}  {plotting.number(curve.last.value).rjust(8)}  {spark}")
+    room = max(_NAME_MIN, shutil.get_terminal_size().columns - _BESIDE_NAMES) if call.out.has_width else None
+    names = [_cut(title(curve), room) for curve in shown]
+    width = max(map(len, names))
+    rows = [f"{name.ljust(width)}  {_last(curve)}" for name, curve in zip(names, shown, strict=True)]
     more = len(found.metrics) - len(shown)
     rest = f"; {count_text(more, 'more metric')}" if more > 0 else ""
     draws = f"`{call.command('curves', run.name)}` draws them{rest}"
     call.out.say()
     call.out.facts(("metrics", row) for row in (*rows, draws))
+
+
+def _cut(name: str, room: int | None) -> str:
+    return name if room is None or len(name) <= room else f"{name[: room - 3]}..."
+
+
+def _last(curve: Curve) -> str:
+    """The last finite value and a sparkline. If a loss has become NaN, nobody may take it for a good one."""
+    if curve.last is None:
+        return f"{'nan'.rjust(_VALUE)}  none finite"
+    nice = plotting.fancy(sys.stdout.encoding)
+    spark = plotting.sparkline([(point.step, point.value) for point in curve.points], _SPARKS, nice=nice)
+    odd = "  not all finite" if curve.not_finite else ""  # uncounted: of a large file only samples are read
+    return f"{plotting.number(curve.last.value).rjust(_VALUE)}  {spark}{odd}"

@@ -62,8 +62,9 @@ class Output:
             self.say(self.paint(line, style))
 
     def remark(self, text: str) -> None:
-        """Prints a line on standard error, so that piped output stays clean."""
+        """Prints a line on standard error, so that piped output stays clean; below what was said before."""
         if not self.as_json:
+            self.flush()
             print(_inked(self._told(text)), file=sys.stderr, flush=True)
 
     def flush(self) -> None:

@@ -40,9 +40,11 @@ def _show(call: Call, plan: Removing) -> None:
          size_text(each.home_bytes))
         for each in plan.runs
     ]  # fmt: skip
-    call.out.table(headers, rows, right=frozenset({2, 3, 4}))
+    call.out.table(headers, rows, right=frozenset({2, 3, 4}), spare=(1,))
     notes = [("kept", f"checkpoints of {each.run}: {each.surplus.trouble}") for each in plan.runs
              if each.surplus is not None and each.surplus.trouble]  # fmt: skip
+    notes += [("kept", f"{path}: it has a checkpoint that never reached the store")
+              for each in plan.runs for path in each.spared]  # fmt: skip
     notes += [("no answer", f"{each.run}: {each.trouble}") for each in plan.runs if each.trouble is not None]
     if notes:
         call.out.say()
@@ -75,7 +77,7 @@ def _document(call: Call, plan: Removing, removed: Removed | None) -> None:
             {"run": each.run, "phase": each.record.phase,
              "checkpoints": None if each.surplus is None else each.surplus.checkpoints,
              "store_bytes": each.store_bytes, "home_bytes": each.home_bytes,
-             "paths": [thing.path for thing in each.things]}
+             "paths": [thing.path for thing in each.things], "spared": each.spared}
             for each in plan.runs
         ],
         "removed": None if removed is None else done.runs,

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Curve", "Curves", "Hop", "Point", "read"]
 
 _CHUNK_BYTES = 1 << 20
+_NAME_BYTES_MAX = bounds.METRIC_NAME_BYTES_MAX
 _SAMPLES = 64  # places in a file that is not read whole
 _SESSION = re.compile(r".*-s(\d{1,9})")
 
@@ -177,8 +178,11 @@ def _missing_elsewhere(events: Iterable[Event], numbers: Sequence[int]) -> Itera
 def _remarks(merging: Merging, names: Sequence[str]) -> Iterator[str]:
     if merging.malformed:
         yield f"ignored {count_text(merging.malformed, 'malformed line')} in {PROGRESS}"
-    if merging.left_out and not names:
-        yield f"more than {METRICS_MAX} metrics, or names that are too long: the others are left out"
+    long = [name for name in merging.left_out if len(name.encode(errors="replace")) >= _NAME_BYTES_MAX]
+    if long and not names:
+        yield f"left out {count_text(len(long), 'metric')} with a name of more than {_NAME_BYTES_MAX} bytes"
+    if len(merging.left_out) > len(long) and not names:
+        yield f"only the first {METRICS_MAX} metrics are read; --metric NAME reads any other"
 
 
 # --- The files --------------------------------------------------------------------------------------------

@@ -31,12 +31,14 @@ BUSY = "changed while it was removed: try again"
 @dataclass(frozen=True)
 class Doomed:
     """What there is of one run. `things` are in the home. `surplus`: in its home store; None if that is to
-    stay. `trouble`: why the store cannot be asked; then nothing of the run is removed."""
+    stay. `spared`: folders of sessions, in the home, with checkpoints that never reached the store; they stay
+    with it. `trouble`: why the store cannot be asked; then nothing of the run is removed."""
 
     record: RunRecord
     things: tuple[Thing, ...]
     surplus: Surplus | None = None
     trouble: OrchestratorError | None = None
+    spared: tuple[str, ...] = ()
 
     @property
     def run(self) -> str:
@@ -131,7 +133,8 @@ def _check_over(ledger: Ledger, record: RunRecord) -> None:
 def _doomed(client: Client, record: RunRecord, things: Iterable[Thing], keep_checkpoints: bool) -> Doomed:
     mine = tuple(thing for thing in things if thing.kind in _OURS and thing.run == record.run)
     if keep_checkpoints:
-        return Doomed(record, mine)
+        going = tuple(thing for thing in mine if not thing.unpublished)
+        return Doomed(record, going, spared=tuple(thing.path for thing in mine if thing.unpublished))
     try:
         return Doomed(record, mine, results.of_run(client.wired().store(record.store), record))
     except OrchestratorError as error:
@@ -176,6 +179,10 @@ def _again(client: Client, doomed: Doomed) -> tuple[Judgement, ...]:
     """Only what is this run's goes; what an interrupted prune had set aside gets its name back."""
     found = listing.look(client.home.path, measure=False)
     return tuple(
-        Judgement(thing, thing.kind in _OURS and thing.run == doomed.run, "its run was removed")
+        Judgement(
+            thing,
+            thing.kind in _OURS and thing.run == doomed.run and thing.path not in doomed.spared,
+            "its run was removed",
+        )
         for thing in found.things
     )

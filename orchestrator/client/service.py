@@ -25,8 +25,9 @@ from orchestrator.ledger.database import has_password
 STOP_SECONDS = 90  # the longest that a tick waits for the ledger is 30
 COMMAND_SECONDS_MAX = 100.0  # a stop takes STOP_SECONDS at most
 LOOK_SECONDS_MAX = 5.0
-# The installed controller needs what `up` would find in this shell: its programs, and its own logins' places.
-KEPT_VARIABLES = ("PATH", DATABASE, "DOCKER_HOST", "XDG_CONFIG_HOME", "TZ")
+# The installed controller needs what `up` would find in this shell: its programs, the
+# places of its logins, and the cache with fetched inputs and the locks of GPUs.
+KEPT_VARIABLES = ("PATH", DATABASE, "DOCKER_HOST", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "TZ")
 
 UNIT = """\
 [Unit]

@@ -2,13 +2,15 @@
 
 Decides what may go without a loss (the service, completion scripts, caches) and what goes only if it was
 named and confirmed: the home. In a home it removes what it knows by name, never the folder with all that is
-in it. Never touches a platform, a store outside the home, or the package itself.
+in it, and in folders with a common name (`runs`, `images`) only entries of ours. Never touches a platform, a
+store outside the home, or the package itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -28,17 +30,25 @@ from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import remove_tree
+from orchestrator.pruning import listing
 from orchestrator.pruning.listing import disk_bytes
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 _RUNS_SHOWN = 3
+_RUN = re.compile(r"[a-z0-9-]+-[a-z0-9]{8}")
+# A folder without any of these is no home, whatever somebody gave as --home.
+_MARKS = (
+    layout.LEDGER, layout.CONTROLLER_LOG, layout.SUBMIT_LOCK, layout.FORECASTS, "agent.pyz", layout.UPLINK,
+    "tick.json",
+)  # fmt: skip
+# Folders with common names: somebody may keep files of their own in them, so each entry is looked at.
+_SHARED = (layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS)
 _OF_A_HOME = (
     layout.CONFIG, f"{layout.CONFIG}.old-*", "credentials", "drive-credentials.json", f"{layout.LEDGER}*",
-    layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS, layout.PLATFORMS, "store",
-    layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK, "tick.json", "crash.log",
-    f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
+    layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK,
+    "tick.json", "crash.log", f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
 )  # fmt: skip
 
 
@@ -93,6 +103,9 @@ def remove(client: Client, things: Iterable[Left], *, purge: bool = False) -> li
                 stayed += _purge(client.home.path)
             else:
                 remove_tree(Path(each.where))
+                if (above := Path(each.where).parent).name == "orchestrator":  # of the caches
+                    with contextlib.suppress(OSError):  # something else is in it
+                        above.rmdir()
         except (OSError, OrchestratorError) as error:
             stayed.append(f"{each.where}: {error}")
     return stayed
@@ -107,11 +120,12 @@ def _left(home: Home) -> Iterator[Left]:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
     for path in shell_files.installed():
         yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
-    for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
+    for path in (*_caches(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
         if path.exists():
             what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
             yield Left(what, str(path), how, Goes.ASKED, _size(path))
-    if home.path.exists():
+    yield from _gpu_locks()
+    if _is_home(home.path):
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
     yield from _other_homes(home, service.path)
     yield from _elsewhere(home)
@@ -171,10 +185,36 @@ def _running(client: Client) -> Iterator[str]:
         )
 
 
-def _cache() -> Path:
+def _caches() -> tuple[Path, ...]:
+    """Google Colab's command line, and inputs from the network."""
     from platformdirs import user_cache_path
 
-    return user_cache_path("accelerator-orchestrator", appauthor=False)
+    from orchestrator.fetching import cache
+
+    return user_cache_path("accelerator-orchestrator", appauthor=False), cache.folder()
+
+
+def _gpu_locks() -> Iterator[Left]:
+    """They go only while nobody holds one: without its file, a second session could take the same GPU."""
+    from orchestrator.platforms import gpu_locks
+
+    path = gpu_locks.folder()
+    if path.is_dir():
+        held = gpu_locks.GpuLocks(path).any_held()
+        how = f"rm -r {quote(str(path))}" + (", once no session uses a GPU here" if held else "")
+        yield Left("GPU locks", str(path), how, Goes.NEVER if held else Goes.ASKED, _size(path))
+
+
+def _is_home(path: Path) -> bool:
+    """Whether we keep anything here. A project may have a `config.yaml` of its own, so ours must be valid."""
+    from orchestrator import config
+
+    if any((path / name).exists() for name in _MARKS):
+        return True
+    try:
+        return (path / layout.CONFIG).is_file() and bool(config.load(path))
+    except OrchestratorError:
+        return False
 
 
 def _size(path: Path) -> int:
@@ -186,8 +226,13 @@ def _size(path: Path) -> int:
 
 def _purge(home: Path) -> list[str]:
     """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to."""
+    for thing in listing.look(home, measure=False).things:
+        if not thing.in_use:
+            remove_tree(home / (thing.path + listing.SET_ASIDE * thing.set_aside))
+    for name in _SHARED:
+        _remove_empty(home / name)
     for entry in sorted(home.iterdir()):
-        if any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME):
+        if any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME) and not _is_of_others(entry):
             remove_tree(entry)
     others = [entry.name for entry in home.iterdir()]
     if others:
@@ -195,3 +240,23 @@ def _purge(home: Path) -> list[str]:
     with contextlib.suppress(OSError):
         home.rmdir()
     return [f"{home} is a link or in use: remove it by hand"] if home.exists() else []
+
+
+def _remove_empty(folder: Path) -> None:
+    """Removes the folder, and those in it, as far as they are empty; of a link the link alone."""
+    if folder.is_symlink():
+        folder.unlink()
+    elif folder.is_dir():
+        for path in (*folder.iterdir(), folder):
+            with contextlib.suppress(OSError):  # a file, a link, or not empty
+                path.rmdir()
+
+
+def _is_of_others(entry: Path) -> bool:
+    """Whether it is somebody's folder that only has the name of one of ours."""
+    if entry.is_symlink() or not entry.is_dir():
+        return False
+    found = [each.name for each in entry.iterdir()]
+    if entry.name == layout.RESULTS:
+        return not all(_RUN.fullmatch(name) for name in found)
+    return entry.name == "store" and bool(found) and "runs" not in found

@@ -63,6 +63,11 @@ class GpuLocks:
             os.close(descriptor)
         return None
 
+    def any_held(self) -> bool:
+        """Whether anybody holds any of them."""
+        names = (path.stem for path in self._folder.glob("*.lock"))
+        return any(self.holder(name) is not None for name in names if _NAME.fullmatch(name))
+
     @contextmanager
     def taken(
         self, uuids: Iterable[str], count: int, session: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import pytest
 
 from orchestrator.core.event import Submitted
 from tests.cli.calls import UNLIMITED, Caller, caller
+from tests.cli.dialogue import dialogue
 from tests.cli.test_any_script import SCRIPTS
 from tests.client.homes import append, ledger_of
 from tests.core.runs import NOW, RUN, job, running
@@ -160,6 +162,30 @@ def test_what_a_hostile_script_reports_is_drawn_harmlessly(hostile: Caller) -> N
     assert (hostile.folder / "c.png").read_bytes().startswith(b"\x89PNG")
     hostile("curves", RUN, "-o", "c.csv")
     assert len((hostile.folder / "c.csv").read_text().splitlines()) == 4
+
+
+def test_show_says_which_metrics_are_not_finite(hostile: Caller) -> None:
+    told = hostile("show", RUN).out
+    assert re.search(r"nothing +nan  none finite", told)
+    with (hostile.home / "runs" / RUN / f"{RUN}-s01" / "progress.jsonl").open("a") as reports:
+        reports.write('{"step": 3, "metrics": {"nothing": 1}}\n')
+    assert re.search(r"nothing +1 .* not all finite", hostile("show", RUN).out)
+
+
+def test_a_long_name_is_cut_so_that_show_keeps_its_lines(hostile: Caller) -> None:
+    with (hostile.home / "runs" / RUN / f"{RUN}-s01" / "progress.jsonl").open("a") as reports:
+        reports.write(json.dumps({"step": 3, "metrics": {"loss/" + "x" * 60: 1, "y" * 300: 1}}) + "\n")
+    with dialogue(hostile, "show", RUN, COLUMNS="80") as seen:
+        seen.expect(f"  loss/{'x' * 26}...         1  ")
+        assert seen.ends() == 0
+    assert "left out 1 metric with a name of more than" in hostile("curves", RUN).err
+
+
+def test_remarks_stand_below_what_they_are_about(hostile: Caller) -> None:
+    with dialogue(hostile, "curves", RUN, PYTHONUNBUFFERED="1") as seen:
+        seen.expect("3 reports, none finite")
+        seen.expect("ignored 1 malformed line")
+        assert seen.ends() == 0
 
 
 def test_a_run_without_reports_says_so(hostile: Caller) -> None:

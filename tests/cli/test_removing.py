@@ -101,3 +101,15 @@ def test_a_run_that_changes_meanwhile_stays(tmp_path: Path) -> None:
         assert ledger.record(RUN) == before
         assert forgetting.erase(ledger, before)
         assert ledger.history(RUN) == ()
+
+
+def test_with_keep_checkpoints_one_that_never_reached_the_store_stays(tmp_path: Path) -> None:
+    run_after(tmp_path, Cancelled(NOW, "asked to"))
+    only_copy, other = (tmp_path / "runs" / RUN / f"{RUN}-s0{number}" for number in (1, 2))
+    (only_copy / "blobs" / "a").mkdir(parents=True)
+    (only_copy / "checkpoints" / "0000000005-g01-a").mkdir(parents=True)
+    other.mkdir()
+    removed = plan(Client(tmp_path), [RUN], keep_checkpoints=True).carry_out()
+    assert removed.runs == (RUN,)
+    assert only_copy.is_dir()
+    assert not other.exists()

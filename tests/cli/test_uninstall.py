@@ -14,7 +14,9 @@ import pytest
 from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
 from orchestrator.client.installation import found
+from orchestrator.fetching.cache import folder as inputs_cache
 from orchestrator.platforms.colab.environment import user_cache
+from orchestrator.platforms.gpu_locks import GpuLocks
 from tests.cli.calls import Caller, caller
 from tests.cli.dialogue import dialogue
 from tests.walks import submission
@@ -175,12 +177,62 @@ def test_everything_that_the_documents_know_of_a_home_goes_with_it() -> None:
     ]
     tops = {re.sub(r"-N$", "-1", name.split("/")[0]) for name in names}
     assert {"ledger.sqlite", "controller.log", "store"} <= tops
-    assert [
-        name for name in sorted(tops)
-        if not any(fnmatch(name, pattern) for pattern in uninstalling._OF_A_HOME)
-    ] == []  # fmt: skip
+    known = (*uninstalling._OF_A_HOME, *uninstalling._SHARED)
+    assert [name for name in sorted(tops) if not any(fnmatch(name, pattern) for pattern in known)] == []
 
 
-def test_the_cache_is_the_one_that_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_caches_are_those_that_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert uninstalling._cache() == user_cache()
+    assert uninstalling._caches() == (user_cache(), inputs_cache())
+
+
+def test_fetched_inputs_and_gpu_locks_go_unless_a_gpu_is_in_use(somebody: Somebody) -> None:
+    cache = somebody.folder / ".cache" / "orchestrator"
+    (cache / "inputs" / "blobs").mkdir(parents=True)
+    (cache / "inputs" / "blobs" / ("a" * 64)).write_text("large")
+    locks = GpuLocks(cache / "gpus")
+    with locks.taken(["GPU-1"], 1, "here/tiny-s01"):
+        answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
+    assert answer["removed"] == [str(cache / "inputs")]
+    assert (cache / "gpus" / "GPU-1.lock").exists(), "a session trains on it"
+    answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
+    assert answer["removed"] == [str(cache / "gpus")]
+    assert not cache.exists()
+
+
+def test_a_folder_that_is_no_home_is_not_purged(somebody: Somebody) -> None:
+    user = somebody.user
+    user.config("learning_rate: 0.1\n")  # of somebody's own project
+    for name in ("runs", "results", "images", "store"):
+        (user.home / name).mkdir()
+        (user.home / name / "mine.txt").write_text("mine")
+    answer = user("uninstall", "--json", **somebody.more).json
+    assert "home" not in [each["what"] for each in answer["left"]]
+    with dialogue(user, "uninstall", "--purge", **somebody.more) as talk:
+        assert talk.ends() == 0
+    assert (user.home / "config.yaml").exists()
+
+
+def test_files_of_others_in_a_home_stay(somebody: Somebody) -> None:
+    user = somebody.user
+    Home.of(str(user.home)).ledger().close()
+    kept = []
+    for name in ("runs", "runs/tiny-abcdefgh", "results", "images", "store"):
+        (user.home / name).mkdir()
+        kept.append(user.home / name / "mine.txt")
+        kept[-1].write_text("mine")
+    ours = user.home / "runs" / "tiny-abcdefgh" / "tiny-abcdefgh-s01"
+    ours.mkdir()
+    bundle = user.home / "bundles" / f"{'b' * 64}.tar.gz"
+    bundle.parent.mkdir()
+    bundle.write_text("frozen")
+    with dialogue(user, "uninstall", "--purge", **somebody.more) as talk:
+        talk.expect("Remove home? [y/N]")
+        talk.answer("y")
+        talk.expect("Type its name (home)")
+        talk.answer("home")
+        talk.expect("4 files not ours")
+        assert talk.ends() == 3
+    assert all(path.exists() for path in kept)
+    assert not ours.exists()
+    assert not bundle.parent.exists()

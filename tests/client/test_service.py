@@ -214,3 +214,9 @@ def test_a_home_in_memory_is_told_from_one_on_a_disk() -> None:
     assert not in_memory(Path("/proc/self"))
     said = {each.what: each for each in findings(Home(Path("/dev/shm/no-such-home")), SystemClock())}
     assert "a reboot removes every run" in said["home: reboot"].text
+
+
+def test_the_service_shares_this_shell_s_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the inputs that a submit fetched, and the locks by which no two controllers use one GPU."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert f'Environment="XDG_CACHE_HOME={tmp_path / "cache"}"\n' in service.unit(Home(tmp_path))
