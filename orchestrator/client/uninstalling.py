@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -28,6 +29,7 @@ from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.files import remove_tree
+from orchestrator.pruning import listing
 from orchestrator.pruning.listing import disk_bytes
 
 if TYPE_CHECKING:
@@ -40,6 +42,16 @@ _OF_A_HOME = (
     layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK, "tick.json", "crash.log",
     f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
 )  # fmt: skip
+
+
+# Of the folders that `pruning.listing` does not look into: the names at each level below.
+_INSIDE = {
+    "store": (r"runs|\.registers|\.tmp-orchestrator-.*",),
+    layout.PLATFORMS: (r"[A-Za-z0-9][A-Za-z0-9-]*", r".*"),
+    layout.RESULTS: (r"[a-z0-9][a-z0-9-]*", r"step-\d+"),
+    layout.TRIALS: (r".+\.md",),
+    "credentials": (r".+",),
+}
 
 
 class Goes(StrEnum):
@@ -84,6 +96,12 @@ def remove(client: Client, things: Iterable[Left], *, purge: bool = False) -> li
     for this home, before anything is removed."""
     if purge and (running := tuple(_running(client))):
         raise InputError(f"{running[0]}: the home was not removed, and neither was anything else")
+    home = client.home.path
+    if purge and not any((home / name).exists() for name in (layout.CONFIG, layout.LEDGER)):
+        raise InputError(
+            f"{home} has neither {layout.CONFIG} nor {layout.LEDGER}, so it is no home of this program: "
+            "nothing was removed"
+        )
     stayed: list[str] = []
     for each in things:
         try:
@@ -185,13 +203,49 @@ def _size(path: Path) -> int:
 
 
 def _purge(home: Path) -> list[str]:
-    """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to."""
-    for entry in sorted(home.iterdir()):
-        if any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME):
+    """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to. The
+    config and the ledger go last, because a folder without them is taken for no home."""
+    mixed = _mixed(home)
+    marks = (layout.CONFIG, layout.LEDGER)
+    for entry in sorted(home.iterdir(), key=lambda each: (each.name in marks, each.name)):
+        if entry.name not in mixed and any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME):
             remove_tree(entry)
-    others = [entry.name for entry in home.iterdir()]
+    others = [entry.name for entry in home.iterdir() if entry.name not in mixed]
+    stayed = [f"{home / name}: {inside} in it is not ours" for name, inside in mixed.items()]
     if others:
-        return [f"{home}: {count_text(len(others), 'file')} not ours ({', '.join(others[:3])})"]
-    with contextlib.suppress(OSError):
-        home.rmdir()
-    return [f"{home} is a link or in use: remove it by hand"] if home.exists() else []
+        stayed.append(f"{home}: {count_text(len(others), 'file')} not ours ({', '.join(others[:3])})")
+    if not stayed:
+        with contextlib.suppress(OSError):
+            home.rmdir()
+        if home.exists():
+            stayed.append(f"{home} is a link or in use: remove it by hand")
+    return stayed
+
+
+def _mixed(home: Path) -> dict[str, str]:
+    """The folders that have one of our names and hold something that we did not write: name → one such thing.
+    A home may be any folder, and many people have a folder named `runs` or `images`."""
+    strange = [*listing.look(home, measure=False).strange]
+    for name, patterns in _INSIDE.items():
+        strange += _unknown(home / name, name, patterns)
+    found: dict[str, str] = {}
+    for path in strange:
+        top, _, inside = path.partition("/")
+        if inside or not (home / top).is_symlink():
+            found.setdefault(top, inside or top)
+    return found
+
+
+def _unknown(folder: Path, path: str, patterns: Sequence[str]) -> Iterator[str]:
+    """What in a folder has none of our names. `patterns`: one for each level below it."""
+    if not patterns or folder.is_symlink() or not folder.exists():
+        return
+    if not folder.is_dir():
+        yield path
+        return
+    for each in folder.iterdir():
+        below = f"{path}/{each.name}"
+        if re.fullmatch(patterns[0], each.name):
+            yield from _unknown(each, below, patterns[1:])
+        else:
+            yield below

@@ -120,6 +120,45 @@ def test_the_home_goes_only_if_its_name_is_typed(somebody: Somebody) -> None:
     assert (somebody.folder / "source" / "train.py").exists(), "a link goes, not what it leads to"
 
 
+def purge(somebody: Somebody, words: str) -> int:
+    with dialogue(somebody.user, "uninstall", "--purge", "--yes", **somebody.more) as talk:
+        talk.expect("Remove home? [y/N]")
+        talk.answer("y")
+        talk.expect("Type its name (home)")
+        talk.answer("home")
+        talk.expect(words)
+        return talk.ends()
+
+
+def test_a_folder_of_our_name_with_somebody_elses_files_stays(somebody: Somebody) -> None:
+    home = somebody.user.home
+    Home.of(str(home)).ledger().close()
+    (home / "staged" / "tiny-1-s01").mkdir(parents=True)
+    (home / "trials").mkdir()
+    theirs = [
+        home / name
+        for name in (
+            "bundles", "credentials", "images/cat.png", "inputs/corpus/a.txt", "platforms/notes",
+            "results/a-1/fig.png", "runs/exp1/events.out.tfevents.1", "store/index.js",
+        )
+    ]  # fmt: skip
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    assert purge(somebody, "index.js in it is not ours") == 3
+    assert [path.read_text() for path in theirs] == ["mine"] * len(theirs)
+    there = {path.relative_to(home).parts[0] for path in theirs}
+    assert {path.name for path in home.iterdir()} == there
+
+
+def test_a_folder_that_is_no_home_is_not_purged(somebody: Somebody) -> None:
+    home = somebody.user.home
+    (home / "config.yaml").unlink()
+    (home / "store" / "runs").mkdir(parents=True)
+    assert purge(somebody, "it is no home of this program") == 2
+    assert (home / "store" / "runs").exists()
+
+
 def test_without_a_terminal_nobody_can_purge(somebody: Somebody) -> None:
     somebody.fill()
     answer = somebody.user("uninstall", "--purge", "--yes", code=2, **somebody.more)
