@@ -21,8 +21,8 @@ OLDEST = (3, 9)
 SECONDS_MAX = 30.0
 ALL = ("*",)
 ADVICE = (
-    "put that environment back and release the run, or give another one as `python:` in the job's file and "
-    "retry the run with that file"
+    "put that environment back, or give another one as `python:` in the job's file; then "
+    "`orchestrator retry` the run with that file"
 )
 _SAID_MAX = 200
 # Runs in any Python from 2.7 on, so that one which is too old can say so. What `-c` puts in front of the path
