@@ -9,22 +9,28 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from typing import IO
 
 OLDEST = (3, 9)
 """The oldest Python that can import what a session offers a script: `orchestrator.training`."""
 SECONDS_MAX = 30.0
 ALL = ("*",)
 ADVICE = (
-    "put that environment back and release the run, or give another one as `python:` in the job's file and "
-    "retry the run with that file"
+    "put that environment back, or give another one as `python:` in the job's file; then "
+    "`orchestrator retry` the run with that file"
 )
 _SAID_MAX = 200
+_ANSWER_BYTES_MAX = 8 << 20
+_PIPE_SECONDS = 1.0  # for what was said before the interpreter ended
 # Runs in any Python from 2.7 on, so that one which is too old can say so. What `-c` puts in front of the path
 # is left out: a folder that we were started in is none of its packages.
 _SCRIPT = r"""
@@ -103,30 +109,56 @@ def ask(
     if os.path.abspath(asked) == os.path.abspath(sys.executable):  # noqa: PTH100 - links stay as they are
         return _ourselves(packages)
     try:
-        done = subprocess.run(
-            [asked, "-c", _SCRIPT, *packages],
-            cwd="/",
-            env=_variables(),
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=seconds,
-            check=False,
-        )
-    except subprocess.TimeoutExpired:
-        raise Unusable(f"{asked} did not answer within {seconds:.0f} s") from None
+        running = subprocess.Popen(
+            [asked, "-c", _SCRIPT, *packages], cwd="/", env=_variables(), start_new_session=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or error
         raise Unusable(f"{asked} cannot be started: {why}") from None
-    if done.returncode:
-        last = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
-        raise Unusable(f"{asked} does not work (exit code {done.returncode}): {last[0][:_SAID_MAX]}")
-    return _read(asked, done.stdout)
+    assert running.stdout is not None
+    assert running.stderr is not None
+    said, wrong = _Reader(running.stdout), _Reader(running.stderr)
+    try:
+        code = running.wait(seconds)
+    except BaseException as error:
+        with suppress(OSError):
+            os.killpg(running.pid, signal.SIGKILL)  # also what it started
+        running.wait()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise Unusable(f"{asked} did not answer within {seconds:.0f} s") from None
+        raise
+    for each in (said, wrong):
+        each.join(_PIPE_SECONDS)
+    if code:
+        last = wrong.text.strip().splitlines()[-1:] or ["it said nothing"]
+        raise Unusable(f"{asked} does not work (exit code {code}): {last[0][:_SAID_MAX]}")
+    return _read(asked, said.text)
 
 
-def _read(asked: str, said: bytes) -> Interpreter:
+class _Reader(threading.Thread):
+    """Reads a pipe until its end or a limit. What the interpreter started may keep the pipe open, and only
+    this thread waits for that."""
+
+    def __init__(self, pipe: IO[bytes]) -> None:
+        super().__init__(name="python's answer", daemon=True)
+        self._pipe, self._read = pipe, bytearray()
+        self.start()
+
+    def run(self) -> None:
+        with suppress(OSError), self._pipe as pipe:
+            while len(self._read) < _ANSWER_BYTES_MAX and (data := os.read(pipe.fileno(), 1 << 16)):
+                self._read += data
+
+    @property
+    def text(self) -> str:
+        return bytes(self._read).decode(errors="replace")
+
+
+def _read(asked: str, said: str) -> Interpreter:
     """The last of its lines that is an answer; what is printed around it comes from the user's own start-up
     files."""
-    for line in reversed(said.decode(errors="replace").splitlines()):
+    for line in reversed(said.splitlines()):
         try:
             told = json.loads(line)
             major, minor, micro = map(int, told["version"])
@@ -138,7 +170,7 @@ def _read(asked: str, said: bytes) -> Interpreter:
                 tuple(map(str, told["folders"])),
                 {str(name): str(version) for name, version in told["packages"].items()},
             )
-        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+        except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
             continue
     raise Unusable(f"{asked} is not a Python interpreter: it did not run our question")
 

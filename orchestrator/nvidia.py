@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ SECONDS = 10.0  # an idle driver takes some to answer
 GPUS_MAX = 64
 _PLACES = "/opt/bin:/usr/local/nvidia/bin:/usr/lib/wsl/lib"  # where images and WSL keep it, outside the PATH
 _BYTES_MAX = 64 * 1024
+_FILE_BYTES_MAX = 1 << 20
 _KILL_SECONDS = 1.0
 _MIB = 1024**2
 _NAME_MAX = 100
@@ -80,7 +82,7 @@ class Asker:
         found = tuple(_gpus(said))
         if found:
             return Found(found)
-        words = " ".join(" ".join(each) for each in said)[:_WORDS_MAX]
+        words = _words(" ".join(" ".join(each) for each in said))
         return Found(trouble=f"{TOOL}: {words}" if words else f"{TOOL} names no GPU")
 
     def loads(self, uuids: Sequence[str]) -> tuple[Load, ...]:
@@ -119,6 +121,8 @@ class Asker:
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,  # type: ignore[call-overload]
             env=self._variables, start_new_session=True,
         )  # fmt: skip
+        with suppress(OSError, AttributeError):  # only Linux has it; endless output must not fill the disk
+            resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (_FILE_BYTES_MAX, _FILE_BYTES_MAX))
         try:
             code = running.wait(self._seconds)
         except subprocess.TimeoutExpired:
@@ -130,8 +134,7 @@ class Asker:
         file.seek(0)  # type: ignore[attr-defined]
         said = file.read(_BYTES_MAX).decode(errors="replace")  # type: ignore[attr-defined]
         if code:
-            words = " ".join(said.split())[:_WORDS_MAX]
-            return None, f"{TOOL}: {words or f'exit code {code}'}"
+            return None, f"{TOOL}: {_words(said) or f'exit code {code}'}"
         return said, ""
 
     def _end(self, running: subprocess.Popen[bytes]) -> None:
@@ -173,6 +176,11 @@ def _load(row: list[str]) -> Load | None:
     )
 
 
+def _words(said: str) -> str:
+    """What may be told of it: it ends up on terminals and in the ledger."""
+    return "".join(each for each in " ".join(said.split()) if each.isprintable())[:_WORDS_MAX]
+
+
 def _number(text: str) -> float | None:
     """None for `[N/A]`, `[Unknown Error]` and the like."""
     try:
@@ -192,7 +200,7 @@ def visible(gpus: Sequence[Gpu], said: str | None) -> tuple[Gpu, ...]:
         plain = word.strip()
         found = [
             each for each in gpus
-            if (plain.isdecimal() and each.index == int(plain[:4]))
+            if (plain.isdecimal() and len(plain) < 10 and each.index == int(plain))
             or (len(plain) > len("GPU-") and plain.startswith("GPU-") and each.uuid.startswith(plain))
         ]  # fmt: skip
         if len(found) != 1 or found[0] in chosen:

@@ -127,7 +127,7 @@ class Crash:
         self._killed: Owner | None = None
         self._killed_at = 0.0  # on the looks' monotonic clock
         self._successor: subprocess.Popen[bytes] | None = None
-        self._why_not = "" if allowed else "left to the other `make demo`, which is still at work"
+        self._why_not = "" if allowed else "left to another `make demo`, which ran already"
         self._walls = 0
 
     def beside(self, look: Look, view: View) -> None:

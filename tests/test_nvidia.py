@@ -66,6 +66,16 @@ def test_garbage_is_no_gpu(tmp_path: Path, body: str) -> None:
     assert len(found.trouble) < 300
 
 
+def test_endless_output_is_cut_off_early(tmp_path: Path) -> None:
+    found = asker(install(tmp_path, [], body="exec yes"), seconds=60.0).gpus()
+    assert (found.gpus, found.trouble.startswith("nvidia-smi: y y y")) == ((), True)
+
+
+def test_what_it_says_cannot_control_a_terminal(tmp_path: Path) -> None:
+    for body in ("printf '\\033[31mred'; exit 3", "printf '\\033[31mred'"):
+        assert asker(install(tmp_path, [], body=body)).gpus().trouble == "nvidia-smi: [31mred"
+
+
 def test_a_row_that_makes_sense_is_kept_among_others(tmp_path: Path) -> None:
     body = (
         f"echo 'garbage'; echo '3, {uuid(3)}, Tesla T4, 15360, [N/A]'; echo '4, {uuid(3)}, Twice, 1, [N/A]'"
@@ -119,6 +129,8 @@ ALL = tuple(Gpu(n, uuid(n), "X", 1.0) for n in range(4))
         ("GPU-0000000", []),  # of several
         ("GPU-", []),
         ("99999999999999999999", []),
+        ("00003", [3]),
+        ("00012", []),
     ],
 )
 def test_what_the_controller_may_see(said: str | None, indexes: list[int]) -> None:

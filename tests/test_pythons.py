@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import os
+import signal
 import subprocess
 import sys
 import venv
@@ -74,6 +75,19 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 # --- What a user writes -----------------------------------------------------------------------------------
+
+
+def test_an_interpreter_that_never_stops_talking_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NoPython, match=r"does not work \(exit code -13\)"):
+        checked(program(tmp_path / "python", "exec yes"))
+
+
+def test_what_an_interpreter_leaves_running_keeps_nobody_waiting(tmp_path: Path) -> None:
+    wrapper = program(tmp_path / "python", f'sleep 60 & echo $! >{tmp_path}/pid; exec {sys.executable} "$@"')
+    try:
+        assert ask(wrapper, seconds=20.0).version == sys.version_info[:3]
+    finally:
+        os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
 def test_a_path_is_an_interpreter_or_an_environments_folder(theirs: Path, tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from orchestrator.core.gpu_names import may_be
 from orchestrator.core.job import Kind
 from orchestrator.core.order import Order
 from orchestrator.core.own_accelerators import row_of
+from orchestrator.nvidia import Asker
 
 _QUERY = ("--query-gpu=name", "--format=csv,noheader")
 _TOOLS = "/opt/bin:/usr/local/nvidia/bin"  # where images keep the driver's tools outside their PATH
@@ -65,6 +66,9 @@ def check(order: Order, variables: Mapping[str, str], root: Path = Path("/")) ->
 
 
 def _check_gpus(order: Order, row: Accelerator, variables: Mapping[str, str]) -> dict[str, str]:
+    if given := variables.get(GIVEN):
+        _check_given(order, row, given.split(","), variables)
+        return {}
     names, trouble = _gpus(variables)
     fitting = [number for number, name in enumerate(names) if may_be(name, row)]
     if len(fitting) < order.devices:
@@ -73,6 +77,16 @@ def _check_gpus(order: Order, row: Accelerator, variables: Mapping[str, str]) ->
         return {}
     seen = ",".join(map(str, fitting[: order.devices]))
     return {"CUDA_DEVICE_ORDER": "PCI_BUS_ID", "CUDA_VISIBLE_DEVICES": seen}  # nvidia-smi's order
+
+
+def _check_given(order: Order, row: Accelerator, given: list[str], variables: Mapping[str, str]) -> None:
+    """The session's own GPUs: since its platform chose them, one may have failed, or been put in MIG mode."""
+    found = Asker(variables, _PATIENCE).gpus()
+    mine = [each for each in found.gpus if each.uuid in given]
+    if sum(may_be(each.name, row) and not each.mig for each in mine) < order.devices:
+        names = [f"{each.name} in MIG mode" if each.mig else each.name for each in mine]
+        trouble = f" ({found.trouble})" if found.trouble else ""
+        raise _substituted(order, f"{_counted(names) or 'no GPU'}{trouble} of those given to this session")
 
 
 def _gpus(variables: Mapping[str, str]) -> tuple[list[str], str]:

@@ -18,6 +18,7 @@ from orchestrator.files import write_whole
 
 PLOTS_MAX = 4  # on a terminal, unless more are asked for
 SHOWN_MAX = 4  # in `show`
+NAMED_MAX = 20  # of those that are not drawn
 ROWS = 8
 WIDTH_MIN, WIDTH_MAX = 40, 400
 _COLUMNS_MIN, _COLUMNS_MAX = 60, 120  # by the terminal's width
@@ -54,8 +55,10 @@ def curves(call: Call) -> int:
         if not found.metrics:
             out.say(f"{run.name} has reported no metrics{'' if found.missing else ' yet'}: "
                     "docs/curves.md says how a script reports them")  # fmt: skip
-    for curve in chosen[len(shown) :]:
-        out.remark(f"not drawn: {title(curve)} (--metric draws it)")
+    if others := chosen[len(shown) :]:
+        names = ", ".join(title(curve) for curve in others[:NAMED_MAX])
+        more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+        out.remark(f"not drawn: {names}{more} (--metric draws one)")
     _remarks(call, found, chosen)
     return Exit.OK
 

@@ -14,6 +14,7 @@ from orchestrator.cli import controlling, story, streams
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.terminal import last_state
 from orchestrator.client import Run, interrupt
+from orchestrator.client.interrupt import Interrupt
 from orchestrator.client.logs import SO_FAR, chunks, lines
 from orchestrator.clock import utc_text
 from orchestrator.errors import InputError
@@ -32,7 +33,9 @@ def logs(call: Call) -> int:
     run = call.client.run(call.options.run)
     empty = True
     with interrupt.noticed() as away:
-        data = chunks(call.client, run.name, follow=call.options.follow, tail=tail, stop=lambda: away.seen)
+        data = chunks(
+            call.client, run.name, follow=call.options.follow, tail=tail, stop=lambda: _is_over(away)
+        )
         if call.out.as_json:
             for line in lines(data):
                 empty = False
@@ -60,7 +63,7 @@ def _of_controller(call: Call) -> int:
     empty = True
     with interrupt.noticed() as away:
         for entry in call.client.controller.log(
-            tail=tail, follow=call.options.follow, stop=lambda: away.seen
+            tail=tail, follow=call.options.follow, stop=lambda: _is_over(away)
         ):
             empty = False
             call.out.record(entry.json())
@@ -79,6 +82,11 @@ def _tail(call: Call) -> int | None:
     if tail is not None and tail < 0:
         raise InputError(f"--tail {tail}: give 0 or more lines")
     return tail
+
+
+def _is_over(away: Interrupt) -> bool:
+    streams.check()
+    return away.seen
 
 
 Printer = Callable[[str, bytes], None]

@@ -27,7 +27,7 @@ from orchestrator.files import open_log
 
 GARBAGE_THRESHOLD = 100_000  # imports make no garbage, and looking for it took a fifth of a listing's time
 # Their files belong to the user, so they get the user's own umask.
-SHARES = ("pull", "examples", "completion")
+SHARES = ("pull", "examples", "completion", "curves")
 TIGHTENS = (
     "up",
     "submit",

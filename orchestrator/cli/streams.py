@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import select
 import sys
 
 from orchestrator.cli import charset
@@ -64,9 +65,14 @@ def lost() -> OSError | None:
 
 
 def check() -> None:
-    """Raises OutputLost if standard output cannot be written: for views, which would show nothing."""
+    """For views, which would show nothing. Raises OutputLost if standard output cannot be written, and
+    BrokenPipeError if its reader has gone: a view with nothing new to write hears of that only here."""
     if (error := lost()) is not None:
         raise OutputLost from error
+    looking = select.poll()
+    looking.register(sys.stdout.fileno(), 0)
+    if any(event & select.POLLERR for _, event in looking.poll(0)):
+        raise BrokenPipeError
 
 
 def ended(code: int, done: str = "") -> int:

@@ -29,7 +29,8 @@ def uninstall(call: Call) -> int:
         _end(call, survey, (), [])
         return Exit.OK
     stayed = uninstalling.remove(call.client, going, purge=options.purge)
-    _end(call, survey, going, stayed)
+    gone = tuple(each for each in going if not any(text.startswith(each.where) for text in stayed))
+    _end(call, survey, gone, stayed)
     return Exit.HUMAN if stayed else Exit.OK
 
 

@@ -64,7 +64,7 @@ def _printed(call: Call, away: Interrupt) -> None:
                 call.out.say(f"{utc_text(listed.now)}:")
                 listing.say(call, listed)
             call.out.flush()
-            streams.check()
+        streams.check()
         _pause(call, away, PRINT_SECONDS)
 
 

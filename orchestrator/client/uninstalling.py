@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatch
@@ -26,6 +26,7 @@ from orchestrator.client import shell_files
 from orchestrator.client.home import Home
 from orchestrator.client.installation import Installation
 from orchestrator.client.installation import found as installation
+from orchestrator.clock import Clock
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
@@ -37,19 +38,28 @@ if TYPE_CHECKING:
     from orchestrator.client.client import Client
 
 _RUNS_SHOWN = 3
-_RUN = re.compile(r"[a-z0-9-]+-[a-z0-9]{8}")
 # A folder without any of these is no home, whatever somebody gave as --home.
 _MARKS = (
     layout.LEDGER, layout.CONTROLLER_LOG, layout.SUBMIT_LOCK, layout.FORECASTS, "agent.pyz", layout.UPLINK,
     "tick.json",
 )  # fmt: skip
-# Folders with common names: somebody may keep files of their own in them, so each entry is looked at.
+# Folders with common names, into which `pruning.listing` looks.
 _SHARED = (layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS)
 _OF_A_HOME = (
     layout.CONFIG, f"{layout.CONFIG}.old-*", "credentials", "drive-credentials.json", f"{layout.LEDGER}*",
     layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK,
     "tick.json", "crash.log", f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
 )  # fmt: skip
+
+
+# Of the folders that `pruning.listing` does not look into: the names at each level below.
+_INSIDE = {
+    "store": (r"runs|\.registers|\.tmp-orchestrator-.*",),
+    layout.PLATFORMS: (r"[A-Za-z0-9][A-Za-z0-9-]*", r".*"),
+    layout.RESULTS: (r"[a-z0-9][a-z0-9-]*", r"step-\d+"),
+    layout.TRIALS: (r".+\.md",),
+    "credentials": (r".+",),
+}
 
 
 class Goes(StrEnum):
@@ -86,7 +96,7 @@ class Survey:
 
 def survey(client: Client) -> Survey:
     """What is left after the package is gone. Changes nothing; what cannot be read is said so."""
-    return Survey(installation(), tuple(_left(client.home)), tuple(_running(client)))
+    return Survey(installation(), tuple(_left(client.home, client.clock)), tuple(_running(client)))
 
 
 def remove(client: Client, things: Iterable[Left], *, purge: bool = False) -> list[str]:
@@ -114,7 +124,7 @@ def remove(client: Client, things: Iterable[Left], *, purge: bool = False) -> li
 # --- What is there ------------------------------------------------------------------------------------------
 
 
-def _left(home: Home) -> Iterator[Left]:
+def _left(home: Home, clock: Clock) -> Iterator[Left]:
     service = services.look(home)
     if service.installed and service.path is not None:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
@@ -124,7 +134,7 @@ def _left(home: Home) -> Iterator[Left]:
         if path.exists():
             what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
             yield Left(what, str(path), how, Goes.ASKED, _size(path))
-    yield from _gpu_locks()
+    yield from _gpu_locks(clock)
     if _is_home(home.path):
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
     yield from _other_homes(home, service.path)
@@ -194,13 +204,13 @@ def _caches() -> tuple[Path, ...]:
     return user_cache_path("accelerator-orchestrator", appauthor=False), cache.folder()
 
 
-def _gpu_locks() -> Iterator[Left]:
+def _gpu_locks(clock: Clock) -> Iterator[Left]:
     """They go only while nobody holds one: without its file, a second session could take the same GPU."""
     from orchestrator.platforms import gpu_locks
 
     path = gpu_locks.folder()
     if path.is_dir():
-        held = gpu_locks.GpuLocks(path).any_held()
+        held = gpu_locks.GpuLocks(path, clock).any_held()
         how = f"rm -r {quote(str(path))}" + (", once no session uses a GPU here" if held else "")
         yield Left("GPU locks", str(path), how, Goes.NEVER if held else Goes.ASKED, _size(path))
 
@@ -225,38 +235,49 @@ def _size(path: Path) -> int:
 
 
 def _purge(home: Path) -> list[str]:
-    """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to."""
-    for thing in listing.look(home, measure=False).things:
-        if not thing.in_use:
-            remove_tree(home / (thing.path + listing.SET_ASIDE * thing.set_aside))
-    for name in _SHARED:
-        _remove_empty(home / name)
-    for entry in sorted(home.iterdir()):
-        if any(fnmatch(entry.name, pattern) for pattern in _OF_A_HOME) and not _is_of_others(entry):
+    """Removes what a home has, then the folder if nothing else is in it. Links go, not what they lead to.
+    What tells that it is a home goes last, so that a purge which was interrupted can be repeated."""
+    mixed = _mixed(home)
+    names = (*_OF_A_HOME, *_SHARED)
+    for entry in sorted(home.iterdir(), key=lambda each: (each.name in _MARKS, each.name)):
+        if entry.name not in mixed and any(fnmatch(entry.name, pattern) for pattern in names):
             remove_tree(entry)
-    others = [entry.name for entry in home.iterdir()]
+    others = [entry.name for entry in home.iterdir() if entry.name not in mixed]
+    stayed = [f"{home / name}: {inside} in it is not ours" for name, inside in mixed.items()]
     if others:
-        return [f"{home}: {count_text(len(others), 'file')} not ours ({', '.join(others[:3])})"]
-    with contextlib.suppress(OSError):
-        home.rmdir()
-    return [f"{home} is a link or in use: remove it by hand"] if home.exists() else []
+        stayed.append(f"{home}: {count_text(len(others), 'file')} not ours ({', '.join(others[:3])})")
+    if not stayed:
+        with contextlib.suppress(OSError):
+            home.rmdir()
+        if home.exists():
+            stayed.append(f"{home} is a link or in use: remove it by hand")
+    return stayed
 
 
-def _remove_empty(folder: Path) -> None:
-    """Removes the folder, and those in it, as far as they are empty; of a link the link alone."""
-    if folder.is_symlink():
-        folder.unlink()
-    elif folder.is_dir():
-        for path in (*folder.iterdir(), folder):
-            with contextlib.suppress(OSError):  # a file, a link, or not empty
-                path.rmdir()
+def _mixed(home: Path) -> dict[str, str]:
+    """The folders that have one of our names and hold something that we did not write: name → one such thing.
+    A home may be any folder, and many people have a folder named `runs` or `images`."""
+    strange = [*listing.look(home, measure=False).strange]
+    for name, patterns in _INSIDE.items():
+        strange += _unknown(home / name, name, patterns)
+    found: dict[str, str] = {}
+    for path in strange:
+        top, _, inside = path.partition("/")
+        if inside or not (home / top).is_symlink():
+            found.setdefault(top, inside or top)
+    return found
 
 
-def _is_of_others(entry: Path) -> bool:
-    """Whether it is somebody's folder that only has the name of one of ours."""
-    if entry.is_symlink() or not entry.is_dir():
-        return False
-    found = [each.name for each in entry.iterdir()]
-    if entry.name == layout.RESULTS:
-        return not all(_RUN.fullmatch(name) for name in found)
-    return entry.name == "store" and bool(found) and "runs" not in found
+def _unknown(folder: Path, path: str, patterns: Sequence[str]) -> Iterator[str]:
+    """What in a folder has none of our names. `patterns`: one for each level below it."""
+    if not patterns or folder.is_symlink() or not folder.exists():
+        return
+    if not folder.is_dir():
+        yield path
+        return
+    for each in folder.iterdir():
+        below = f"{path}/{each.name}"
+        if re.fullmatch(patterns[0], each.name):
+            yield from _unknown(each, below, patterns[1:])
+        else:
+            yield below

@@ -150,9 +150,12 @@ class MachineGpus:
                 0, f"{self._accelerator} needs {self.devices} GPUs, and {len(usable.gpus)} can be used"
             )
         text = "; ".join(reasons) or "no GPU can be used"
-        advice = (
-            "`nvidia-smi` must work here" if usable.trouble else f"correct `gpus` of {platform} in the config"
-        )
+        if usable.trouble:
+            advice = "`nvidia-smi` must work here"
+        elif VISIBLE in self._variables:
+            advice = f"start the controller without {VISIBLE}, or correct `gpus` of {platform} in the config"
+        else:
+            advice = f"correct `gpus` of {platform} in the config"
         return Unavailable(text, until_human(advice))
 
     @contextmanager

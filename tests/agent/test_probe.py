@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 from orchestrator.agent import probe
 from orchestrator.core.order import Outcome
 from tests.agent.sessions import QUICK, new_order, session
+from tests.stand_ins.nvidia_smi import FakeGpu, install, uuid
 
 PROBING = replace(QUICK, probe=True)
 BROKEN = "Failed to initialize NVML: Driver/library version mismatch"
@@ -182,3 +184,28 @@ def test_the_command_sees_the_ordered_devices_only(tmp_path: Path) -> None:
 def test_only_a_platform_that_asks_is_probed(tmp_path: Path) -> None:
     with session(tmp_path, "train.py", accelerator="T4x2", devices=2) as stay:
         assert stay.live(QUICK).outcome is Outcome.COMPLETED
+
+
+@pytest.mark.parametrize(
+    ("given", "gpus", "there"),
+    [
+        ([2], [FakeGpu()] * 2, "no GPU of those given"),
+        ([0, 1], [FakeGpu(), FakeGpu(mig="Enabled")], "RTX 4090 in MIG mode of those given"),
+        ([1], [FakeGpu(), FakeGpu("Tesla T4", 15360)], "Tesla T4 of those given"),
+        ([0], [], "no GPU (nvidia-smi: No devices were found) of those given"),
+    ],
+)
+def test_a_gpu_that_was_given_and_is_gone_counts_as_substituted(
+    tmp_path: Path, given: list[int], gpus: list[FakeGpu], there: str
+) -> None:
+    path = f"{install(tmp_path, gpus)}:{os.environ['PATH']}"
+    variables = {"PATH": path, probe.GIVEN: ",".join(map(uuid, given))}
+    name = "RTX4090" if len(given) == 1 else f"RTX4090x{len(given)}"
+    with pytest.raises(probe.Substituted, match=re.escape(there)):
+        probe.check(new_order(accelerator=name, devices=len(given)), variables)
+
+
+def test_only_the_gpus_that_were_given_count(tmp_path: Path) -> None:
+    path = f"{install(tmp_path, [FakeGpu(), FakeGpu('Tesla T4', 15360)])}:{os.environ['PATH']}"
+    variables = {"PATH": path, probe.GIVEN: uuid(0)}
+    assert probe.check(new_order(accelerator="RTX4090", devices=1), variables) == {}

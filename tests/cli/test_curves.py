@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -159,6 +160,9 @@ def test_what_a_hostile_script_reports_is_drawn_harmlessly(hostile: Caller) -> N
     hostile("curves", RUN, "-o", "c.svg")
     assert "<loss>&$x$漢" in "".join(ElementTree.parse(hostile.folder / "c.svg").getroot().itertext())
     hostile("curves", RUN, "-o", "c.png")
+    mask = os.umask(0o022)
+    os.umask(mask)
+    assert (hostile.folder / "c.svg").stat().st_mode & 0o777 == 0o644 & ~mask, "it is the user's file"
     assert (hostile.folder / "c.png").read_bytes().startswith(b"\x89PNG")
     hostile("curves", RUN, "-o", "c.csv")
     assert len((hostile.folder / "c.csv").read_text().splitlines()) == 4
@@ -186,6 +190,15 @@ def test_remarks_stand_below_what_they_are_about(hostile: Caller) -> None:
         seen.expect("3 reports, none finite")
         seen.expect("ignored 1 malformed line")
         assert seen.ends() == 0
+
+
+def test_many_metrics_that_are_not_drawn_take_one_line(hostile: Caller) -> None:
+    report = {"step": 9, "metrics": {f"m{n}": n for n in range(10_000)}}
+    with (hostile.home / "runs" / RUN / f"{RUN}-s01" / "progress.jsonl").open("a") as file:
+        file.write(f"{json.dumps(report)}\n")
+    [told] = [line for line in hostile("curves", RUN).err.splitlines() if "not drawn" in line]
+    assert told.startswith("not drawn: m2, m3, ")
+    assert told.endswith(" and 232 more (--metric draws one)")
 
 
 def test_a_run_without_reports_says_so(hostile: Caller) -> None:

@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from orchestrator.cli.call import Exit
+from orchestrator.client.home import Home
 from tests.cli.calls import BINARIES, PATIENCE, Answer, Caller
 from tests.cli.conftest import Finished
 
@@ -70,6 +72,21 @@ def test_a_view_that_cannot_print_ends(user: Caller) -> None:
         assert f"{LOST}; the view has ended" in full(user, *words)
     assert user.phase(run) not in ("done", "failed"), "the views ended before the run"
     user("cancel", run)
+
+
+@pytest.mark.parametrize("words", [["ps", "--watch"], ["logs", "--controller", "-f"]])
+def test_a_view_whose_reader_has_gone_ends_though_nothing_is_new(user: Caller, words: list[str]) -> None:
+    Home.of(str(user.home)).ledger().close()
+    view = subprocess.Popen(
+        [str(BINARIES / "orchestrator"), *words], env=user.environment(), stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+    assert view.stdout is not None
+    if words[0] == "ps":
+        assert view.stdout.readline()
+    view.stdout.close()
+    _, told = view.communicate(timeout=PATIENCE)
+    assert view.returncode == Exit.PIPE, told
 
 
 def test_an_error_that_cannot_be_printed_as_json_is_told_in_words(user: Caller) -> None:

@@ -14,6 +14,7 @@ import pytest
 from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
 from orchestrator.client.installation import found
+from orchestrator.clock import SystemClock
 from orchestrator.fetching.cache import folder as inputs_cache
 from orchestrator.platforms.colab.environment import user_cache
 from orchestrator.platforms.gpu_locks import GpuLocks
@@ -122,6 +123,37 @@ def test_the_home_goes_only_if_its_name_is_typed(somebody: Somebody) -> None:
     assert (somebody.folder / "source" / "train.py").exists(), "a link goes, not what it leads to"
 
 
+def purge(somebody: Somebody, words: str) -> int:
+    with dialogue(somebody.user, "uninstall", "--purge", "--yes", **somebody.more) as talk:
+        talk.expect("Remove home? [y/N]")
+        talk.answer("y")
+        talk.expect("Type its name (home)")
+        talk.answer("home")
+        talk.expect(words)
+        return talk.ends()
+
+
+def test_a_folder_of_our_name_with_somebody_elses_files_stays(somebody: Somebody) -> None:
+    home = somebody.user.home
+    Home.of(str(home)).ledger().close()
+    (home / "staged" / "tiny-1-s01").mkdir(parents=True)
+    (home / "trials").mkdir()
+    theirs = [
+        home / name
+        for name in (
+            "bundles", "credentials", "images/cat.png", "inputs/corpus/a.txt", "platforms/notes",
+            "results/a-1/fig.png", "runs/exp1/events.out.tfevents.1", "store/index.js",
+        )
+    ]  # fmt: skip
+    for path in theirs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("mine")
+    assert purge(somebody, "index.js in it is not ours") == 3
+    assert [path.read_text() for path in theirs] == ["mine"] * len(theirs)
+    there = {path.relative_to(home).parts[0] for path in theirs}
+    assert {path.name for path in home.iterdir()} == there
+
+
 def test_without_a_terminal_nobody_can_purge(somebody: Somebody) -> None:
     somebody.fill()
     answer = somebody.user("uninstall", "--purge", "--yes", code=2, **somebody.more)
@@ -190,7 +222,7 @@ def test_fetched_inputs_and_gpu_locks_go_unless_a_gpu_is_in_use(somebody: Somebo
     cache = somebody.folder / ".cache" / "orchestrator"
     (cache / "inputs" / "blobs").mkdir(parents=True)
     (cache / "inputs" / "blobs" / ("a" * 64)).write_text("large")
-    locks = GpuLocks(cache / "gpus")
+    locks = GpuLocks(cache / "gpus", SystemClock())
     with locks.taken(["GPU-1"], 1, "here/tiny-s01"):
         answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
     assert answer["removed"] == [str(cache / "inputs")]
@@ -231,8 +263,8 @@ def test_files_of_others_in_a_home_stay(somebody: Somebody) -> None:
         talk.answer("y")
         talk.expect("Type its name (home)")
         talk.answer("home")
-        talk.expect("4 files not ours")
+        talk.expect("mine.txt in it is not ours")
         assert talk.ends() == 3
     assert all(path.exists() for path in kept)
-    assert not ours.exists()
+    assert ours.exists(), "a folder with somebody's file in it stays whole"
     assert not bundle.parent.exists()

@@ -171,6 +171,8 @@ def test_what_the_controller_may_not_see_is_not_offered(
     assert slots == (0 if offer.unavailable else offer.slots)
     if offer.unavailable:
         assert f"CUDA_VISIBLE_DEVICES={seen}" in offer.unavailable.reason
+        [command] = offer.unavailable.until.commands
+        assert "without CUDA_VISIBLE_DEVICES" in command
 
 
 @pytest.mark.parametrize(("names", "slots"), [(("NVIDIA Lab 9000",), 1), ((), 2), (("Another",), 0)])
