@@ -37,7 +37,12 @@ PROMPT = r"\$ $"
 CONFIG = """\
 platforms:
   here:
-    {type: process, accelerator: cpu, session_seconds: 10, setup_seconds: 1, slack_seconds: 5, python: /usr/bin/python3}
+    type: process
+    accelerator: cpu
+    python: /usr/bin/python3
+    session_seconds: 10
+    setup_seconds: 1
+    slack_seconds: 5
 """
 JOB = """\
 name: pi

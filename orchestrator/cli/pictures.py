@@ -139,8 +139,8 @@ def png(curves: Curves, chosen: Sequence[Curve], *, log: bool) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(
-            "a PNG needs matplotlib, which is not installed: `pip install 'accelerator-orchestrator[plots]'`; "
-            "or write an .svg, which needs nothing"
+            "a PNG needs matplotlib, which is not installed: "
+            "`pip install 'accelerator-orchestrator[plots]'`; or write an .svg, which needs nothing"
         ) from error
     figure = Figure(figsize=(8, 2.6 * len(chosen)), layout="constrained")
     figure.suptitle(curves.run, parse_math=False)
