@@ -27,6 +27,7 @@ from orchestrator.client.installation import found as installation
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.fetching import cache
 from orchestrator.files import remove_tree
 from orchestrator.pruning.listing import disk_bytes
 
@@ -107,7 +108,11 @@ def _left(home: Home) -> Iterator[Left]:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
     for path in shell_files.installed():
         yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
-    for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
+    for path in (
+        _cache(),
+        cache.folder(),
+        Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log",
+    ):
         if path.exists():
             what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
             yield Left(what, str(path), how, Goes.ASKED, _size(path))
