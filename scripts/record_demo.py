@@ -26,6 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "_static" / "demo.svg"
 COLUMNS, ROWS = 76, 20
+MARGIN = 10  # around the text, in the picture's units
 BYTES_MAX = 150_000
 IDLE_SECONDS = 0.7  # a longer pause is shown as one of this length
 FRAME_MILLISECONDS = 420
@@ -35,7 +36,13 @@ PROMPT = r"\$ $"
 
 CONFIG = """\
 platforms:
-  here: {type: process, accelerator: cpu, session_seconds: 10, setup_seconds: 1, slack_seconds: 5}
+  here:
+    type: process
+    accelerator: cpu
+    python: /usr/bin/python3
+    session_seconds: 10
+    setup_seconds: 1
+    slack_seconds: 5
 """
 JOB = """\
 name: pi
@@ -170,7 +177,7 @@ def record(tools: Path, target: Path) -> None:
         render = [str(tools / "termtosvg"), "render", str(cast), str(drawn), "-t", "base16_default_dark",
                   "-m", str(FRAME_MILLISECONDS), "-M", "2500", "-D", "4000"]  # fmt: skip
         subprocess.run(render, check=True)
-        text = still_without_animation(drawn.read_text(encoding="utf-8"))
+        text = with_margin(still_without_animation(drawn.read_text(encoding="utf-8")))
     if len(text.encode()) > BYTES_MAX:
         raise SystemExit(
             f"record: {len(text.encode()):,} bytes, {BYTES_MAX:,} at most; raise FRAME_MILLISECONDS"
@@ -191,6 +198,21 @@ def still_without_animation(svg: str) -> str:
     svg = re.sub(r"\(source: http[^)]*\)", "", f"{head}{mark}{still}{rest}")
     title = "A run crosses the ends of its sessions, and goes on after its controller was killed"
     return re.sub(r"(<svg [^>]*>)", rf"\1<title>{title}</title>", svg, count=1)
+
+
+def with_margin(svg: str) -> str:
+    """The picture with room between its text and its edges."""
+
+    def wider(found: re.Match[str]) -> str:
+        width, height = (int(size) + 2 * MARGIN for size in found.groups())
+        return f'viewBox="-{MARGIN} -{MARGIN} {width} {height}" width="{width}"'
+
+    svg, resized = re.subn(r'viewBox="0 0 (\d+) (\d+)" width="\1"', wider, svg, count=1)
+    ground = f'<rect class="background" x="-{MARGIN}" y="-{MARGIN}" width="100%" height="100%"/>'
+    svg, grounded = re.subn(r'(?=<svg id="screen")', ground, svg, count=1)
+    if not (resized and grounded):
+        raise SystemExit("record: the picture has another form than expected; see with_margin")
+    return svg
 
 
 def main(words: list[str]) -> int:

@@ -109,3 +109,14 @@ def test_the_recording_is_small_loads_nothing_and_can_stand_still() -> None:
     assert record_demo.still_without_animation("<svg a><style>translateY(-5px)</style></svg>").startswith(
         "<svg a><title>"
     )
+
+
+def test_the_recordings_text_does_not_touch_its_edges() -> None:
+    drawn = '<svg viewBox="0 0 608 342" width="608"><svg id="screen"></svg></svg>'
+    ground = '<rect class="background" x="-10" y="-10" width="100%" height="100%"/>'
+    assert record_demo.with_margin(drawn) == (
+        f'<svg viewBox="-10 -10 628 362" width="628">{ground}<svg id="screen"></svg></svg>'
+    )
+    assert ground in (ROOT / "docs" / "_static" / "demo.svg").read_text(encoding="utf-8")
+    with pytest.raises(SystemExit, match="another form"):
+        record_demo.with_margin("<svg></svg>")

@@ -54,7 +54,10 @@ def _show(call: Call, plan: Removing) -> None:
 def _checkpoints_text(each: Doomed) -> str:
     if each.trouble is not None:
         return "unknown"
-    return "stay" if each.surplus is None or each.surplus.trouble else f"{len(each.surplus.checkpoints):,}"
+    if each.surplus is None or each.surplus.trouble:
+        return "stay"
+    outputs = {output.name for output in each.record.outputs}  # the store keeps both in the same way
+    return f"{sum(name not in outputs for name in each.surplus.checkpoints):,}"
 
 
 def _consents(call: Call, plan: Removing) -> bool:

@@ -87,7 +87,7 @@ def bring(
     ordered = sorted(record.accepted, key=lambda c: (c.ref.step, c.ref.generation, c.name), reverse=True)
     candidates = [wanted] if wanted is not None else ordered
     if not candidates:
-        raise InputError(f"{record.run} has no checkpoint yet")
+        raise InputError(_none(record))
     skipped: list[str] = []
     for candidate in candidates:
         folder = _place(target or Path(f"{record.run}-step-{candidate.ref.step}"))
@@ -102,6 +102,17 @@ def bring(
             ref, proved = candidate.ref, bool(candidate.sha256)
             return Pulled(record.run, ref.name, ref.step, folder, tuple(skipped), _renamed(found), proved)
     raise AssertionError("the last candidate is returned or raises")
+
+
+def _none(record: RunRecord) -> str:
+    if not record.phase.final:
+        return f"{record.run} has no checkpoint yet"
+    files = (
+        f"; `orchestrator pull {record.run} --outputs` copies the files that it left"
+        if record.outputs
+        else ""
+    )
+    return f"{record.run} is {record.phase.value} and left no checkpoint{files}"
 
 
 def check_target(target: Path) -> None:

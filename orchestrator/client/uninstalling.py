@@ -30,6 +30,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.fetching import cache
 from orchestrator.files import remove_tree
 from orchestrator.pruning import listing
 from orchestrator.pruning.listing import disk_bytes
@@ -198,8 +199,6 @@ def _running(client: Client) -> Iterator[str]:
 def _caches() -> tuple[Path, ...]:
     """Google Colab's command line, and inputs from the network."""
     from platformdirs import user_cache_path
-
-    from orchestrator.fetching import cache
 
     return user_cache_path("accelerator-orchestrator", appauthor=False), cache.folder()
 

@@ -8,12 +8,15 @@ from pathlib import Path
 import pytest
 
 from orchestrator import Client
-from orchestrator.client.removing import plan
+from orchestrator.cli.removing import _checkpoints_text
+from orchestrator.client.removing import Doomed, plan
+from orchestrator.core.checkpoint import Accepted, CheckpointRef
 from orchestrator.core.event import Cancelled
 from orchestrator.core.job import Recurrence
 from orchestrator.core.schedule import Schedule
 from orchestrator.errors import InputError
 from orchestrator.ledger import forgetting
+from orchestrator.pruning.results import Surplus
 from tests.cli.calls import UNLIMITED, Caller
 from tests.cli.dialogue import dialogue
 from tests.client.homes import ledger_of, run_after
@@ -91,6 +94,13 @@ def test_a_removal_that_was_interrupted_is_repeated(tmp_path: Path) -> None:
     assert removed.runs == (RUN,)
     assert not log.exists()
     assert other.with_suffix("").is_dir(), "a prune had set it aside, and it is another run's"
+
+
+def test_outputs_are_not_counted_as_checkpoints(tmp_path: Path) -> None:
+    saved, files = CheckpointRef(5, 1, "aaaa"), CheckpointRef(0, 1, "aaaa", outputs=True)
+    record = replace(run_after(tmp_path, Cancelled(NOW, "asked to")).record(), outputs=(Accepted(files, 9),))
+    doomed = Doomed(record, (), Surplus(RUN, (saved.name, files.name)))
+    assert _checkpoints_text(doomed) == "1"
 
 
 def test_a_run_that_changes_meanwhile_stays(tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ class Somebody:
         self.places = {
             "service": folder / ".config" / "systemd" / "user" / "orchestrator-12345678.service",
             "cache": folder / ".cache" / "accelerator-orchestrator" / "colab-cli-1" / "big",
+            "fetched inputs": folder / ".cache" / "orchestrator" / "inputs" / "blobs" / "big",
             "another home": folder / ".local" / "share" / "orchestrator" / "config.yaml",
         }
         self.more: dict[str, Any] = {"TMPDIR": str(folder / "tmp"), "PATH": f"{folder / 'bin'}:/usr/bin:/bin"}
@@ -73,7 +74,7 @@ def test_it_lists_everything_and_removes_nothing_unasked(somebody: Somebody) -> 
     answer = somebody.user("uninstall", "--json", **somebody.more).json
     assert [(each["what"], each["goes"]) for each in answer["left"]] == [
         ("service", "asked"), ("completion", "asked"), ("completion", "asked"), ("cache", "asked"),
-        ("home", "purge"), ("another home", "never"), ("another service", "never"),
+        ("cache", "asked"), ("home", "purge"), ("another home", "never"), ("another service", "never"),
         ("store", "never"), ("platform", "never"), ("platform", "never"),
     ]  # fmt: skip
     assert all(Path(each["where"]).exists() for each in answer["left"][:7])
@@ -91,7 +92,7 @@ def test_with_consent_goes_what_only_this_program_needs(somebody: Somebody) -> N
     before = somebody.user("uninstall", "--json", **somebody.more).json["left"]
     answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
     assert answer["removed"] == [each["where"] for each in before if each["goes"] == "asked"]
-    assert len(answer["removed"]) == 4
+    assert len(answer["removed"]) == 5
     gone = [each["where"] for each in before[:7] if not Path(each["where"]).exists()]
     assert gone == answer["removed"]
     assert "--user disable --now orchestrator-" in (somebody.folder / "systemctl.log").read_text()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.client import Run
+from orchestrator.client import Run, pulling
 from orchestrator.client.checkpoints import checkpoints
+from orchestrator.clock import SystemClock
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, FileEntry, Grade, Manifest, Part
-from orchestrator.core.event import CheckpointAccepted
+from orchestrator.core.event import Cancelled, CheckpointAccepted
 from orchestrator.core.job import CheckpointPolicy
 from orchestrator.errors import CorruptCheckpoint, InputError
 from orchestrator.stores import checkpoints as stored
@@ -116,6 +117,16 @@ def test_a_pull_tells_how_far_it_is(run: Run, tmp_path: Path) -> None:
     assert run.pull(tmp_path / "there", step=10) == pulled, "a folder that already holds it stays as it is"
     with pytest.raises(InputError, match="holds something else"):
         run.pull(tmp_path / "there", step="latest")
+
+
+def test_a_run_that_is_over_without_a_checkpoint_points_to_its_outputs(tmp_path: Path) -> None:
+    files = Accepted(CheckpointRef(0, 1, "aaaa", outputs=True), 5)
+    cancelled = run_after(tmp_path / "home", Cancelled(NOW, "asked to"))
+    with pytest.raises(InputError, match=f"{RUN} is cancelled and left no checkpoint$"):
+        cancelled.pull(tmp_path / "there")
+    record = replace(cancelled.record(), outputs=(files,))
+    with pytest.raises(InputError, match=f"left no checkpoint; `orchestrator pull {RUN} --outputs` copies"):
+        pulling.bring(cancelled.client.wired().store("home"), record, None, None, SystemClock())
 
 
 def test_the_newest_that_is_whole_is_brought(run: Run, tmp_path: Path) -> None:
