@@ -25,13 +25,14 @@ def disk_of(path: Path) -> Path | None:
 
 
 def free_bytes(path: Path) -> int | None:
-    """What this user may still write on that disk, or where the path would be made; None if unknown."""
+    """What this user may still write on that disk, or where the path would be made; None if unknown, such as of
+    /proc, which has no size."""
     disk = disk_of(path)
     try:
         found = os.statvfs(disk) if disk is not None else None
     except OSError:
         return None
-    return None if found is None else found.f_bavail * found.f_frsize
+    return None if found is None or not found.f_blocks else found.f_bavail * found.f_frsize
 
 
 def is_full(path: Path) -> bool:

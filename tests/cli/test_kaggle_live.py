@@ -179,7 +179,7 @@ def test_without_a_terminal_it_must_be_agreed_to(account: Caller, kaggle: LocalK
         (("kaggle", "--long"), "--long goes with --live: `orchestrator doctor kaggle --live --long`"),
         (("kaggle", "--yes"), "`orchestrator doctor kaggle --clean --yes`"),
         (("--discard",), "--discard goes with --clean: `orchestrator doctor --clean --discard`"),
-        (("--live", "--clean"), "--clean and --live are two things"),
+        (("--live", "--clean"), "--clean and --live are different things"),
     ],
 )
 def test_what_cannot_be_tried_is_refused(account: Caller, words: tuple[str, ...], why: str) -> None:

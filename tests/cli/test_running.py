@@ -139,7 +139,7 @@ def test_a_killed_controller_comes_back_with_the_next_command(user: Caller) -> N
     assert any("no controller is running" in line for line in iter(viewer.stdout.readline, ""))
     wait_until(lambda: user.owner() is None, "the controller to be gone")
     user.open_gate(250)
-    assert "not running: start it with" in user("show", run).out
+    assert "no controller is running since" in user("show", run).out
     assert user("submit", "job.yaml", "--unless-running", "--json").lines[0]["controller_started"] is True
     viewer.communicate(timeout=PATIENCE)
     assert viewer.returncode == 0

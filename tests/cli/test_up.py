@@ -86,7 +86,6 @@ def test_logs_says_what_belongs_together(user: Caller) -> None:
     assert "has not logged anything" in user("logs", "--controller").err
     assert "--controller" in user("logs", code=2).err
     assert "no RUN" in user("logs", "--controller", "a-run", code=2).err
-    assert "--tail" in user("logs", "a-run", "--tail", "3", code=2).err
 
 
 def test_ps_shows_a_page_on_a_terminal_and_all_elsewhere(user: Caller) -> None:

@@ -51,7 +51,7 @@ def test_an_unknown_accelerator_and_a_missing_job_are_told(
     job: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(InputError, match="did you mean 'T4x2'"):
-        Client(job.parent.parent).outlook.on(job, "T4x3")
+        Client(job.parent.parent).outlook.on(job, "T4x2x")
     assert call(["--home", str(job.parent.parent), "plan", "--on", "T4x2"]) == 2
     assert "needs a job" in capsys.readouterr().err
 

@@ -32,6 +32,7 @@ from orchestrator.core.job import (
     OnNan,
     Overlap,
     Prefer,
+    Python,
     Recurrence,
     Requirements,
     RouteWish,
@@ -398,6 +399,7 @@ JOB_EDITS = {
     "without_progress": 9, "env": (("A", "1"),), "secrets": ("A",), "requirements_lock": "x.lock",
     "variants": (("gpu", Requirements("gpu.txt")),), "schedule": Recurrence("0 2 * * *", mode=Mode.FRESH),
     "notify": Notify((NoticeKind.DONE,), "env:HOOK"),  "outputs": ("x",), "shell": True, "on_nan": OnNan.FAIL,
+    "python": Python("/opt/python"),
 }  # fmt: skip
 RECURRENCE_EDITS = {
     "cron": "0 2 * * *", "timezone": "Europe/Berlin", "mode": Mode.CONTINUE, "overlap": Overlap.QUEUE,
