@@ -25,8 +25,8 @@ def disk_of(path: Path) -> Path | None:
 
 
 def free_bytes(path: Path) -> int | None:
-    """What this user may still write on that disk, or where the path would be made; None if unknown, such as of
-    /proc, which has no size."""
+    """What this user may still write on that disk, or where the path would be made; None if unknown, such
+    as of /proc, which has no size."""
     disk = disk_of(path)
     try:
         found = os.statvfs(disk) if disk is not None else None

@@ -92,10 +92,12 @@ class SessionFolder(Layout):
                 if there is not None:
                     self._withdraw()
                 draft.rename(self.root)
-        except OSError:
-            if (
-                self.ordered() != order and not self.stopped
-            ):  # otherwise another has just staged or stopped it
+        except OSError as error:
+            # Otherwise another has just staged or stopped it. A write names no file: then name at least the disk.
+            if self.ordered() != order and not self.stopped:
+                error.filename = error.filename or str(
+                    parent
+                )
                 raise
         sync_folder(parent)
 

@@ -67,17 +67,26 @@ def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(user: Caller, dis
     filler = fill(disk)
     user.open_gate(400)
 
-    def is_over() -> bool:
-        fill(disk)  # again and again, because the agent removes checkpoints that it needs no longer
-        return user.record(run).standing in ("held", "failed", "done")
+    seen = user.record(run).accepted
 
-    wait_until(is_over, "the end of its session")
-    said = user("ps").out
-    assert f"the disk {disk} (" in said
-    assert "then `orchestrator release` tries again" in said
-    assert user.phase(run) == "held"
-    filler.unlink()
-    user("release", run)
+    def is_named() -> bool:
+        nonlocal seen
+        if (
+            found := user.record(run).accepted
+        ) != seen:  # there was room, because the agent removed older ones
+            fill(disk)
+            seen = found
+        return f"the disk {disk} (" in user("show", run).out
+
+    wait_until(is_named, "the full disk to be named")
+    wait_until(lambda: user.phase(run) in ("held", "preparing"), "the run to wait for room")
+    if user.phase(run) == "held":  # not even one save came through; otherwise the next session is staged
+        said = user("ps").out
+        assert f"the disk {disk} (" in said
+        assert "then `orchestrator release` tries again" in said
+        filler.unlink()
+        user("release", run)
+    filler.unlink(missing_ok=True)
     wait_until(lambda: user.record(run).standing == "done", "the run to go on")
 
 
