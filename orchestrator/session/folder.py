@@ -93,11 +93,9 @@ class SessionFolder(Layout):
                     self._withdraw()
                 draft.rename(self.root)
         except OSError as error:
-            # Otherwise another has just staged or stopped it. A write names no file: then name at least the disk.
+            # Otherwise another has just staged or stopped it. A write names no file; the folder tells the disk.
             if self.ordered() != order and not self.stopped:
-                error.filename = error.filename or str(
-                    parent
-                )
+                error.filename = error.filename or str(parent)
                 raise
         sync_folder(parent)
 

@@ -71,10 +71,8 @@ def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(user: Caller, dis
 
     def is_named() -> bool:
         nonlocal seen
-        if (
-            found := user.record(run).accepted
-        ) != seen:  # there was room, because the agent removed older ones
-            fill(disk)
+        if (found := user.record(run).accepted) != seen:
+            fill(disk)  # there was room, because the agent removed older ones
             seen = found
         return f"the disk {disk} (" in user("show", run).out
 
