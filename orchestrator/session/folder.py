@@ -93,7 +93,7 @@ class SessionFolder(Layout):
                     self._withdraw()
                 draft.rename(self.root)
         except OSError as error:
-            # Otherwise another has just staged or stopped it. A write names no file; the folder tells the disk.
+            # Otherwise another has just staged or stopped it. A write names no file; a folder tells the disk.
             if self.ordered() != order and not self.stopped:
                 error.filename = error.filename or str(parent)
                 raise
