@@ -70,7 +70,10 @@ def check() -> None:
     if (error := lost()) is not None:
         raise OutputLost from error
     looking = select.poll()
-    looking.register(sys.stdout.fileno(), 0)
+    try:
+        looking.register(sys.stdout.fileno(), 0)
+    except OSError:  # a stream in memory: a program called us, and no reader can go
+        return
     if any(event & select.POLLERR for _, event in looking.poll(0)):
         raise BrokenPipeError
 

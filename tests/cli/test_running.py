@@ -243,7 +243,7 @@ def test_a_run_that_gets_nowhere_fails_with_the_logs_tail(user: Caller) -> None:
     [run] = [row["run"] for row in user("ps", "-a", "--json").json["runs"]]
     assert "no such data set" in user("show", run).out
     assert "has no checkpoint" in user("checkpoints", run).out
-    assert "has no checkpoint" in user("pull", run, code=2).err
+    assert "left no checkpoint" in user("pull", run, code=2).err
 
 
 def test_a_corrupt_newest_checkpoint_falls_back_and_says_so(user: Caller, tmp_path: Path) -> None:
