@@ -35,21 +35,26 @@ SESSION_SECONDS = 35.0  # with torch
 PLAIN_SECONDS, PLAIN_STEPS = 15.0, 150  # without
 
 
+def check_finishes(user: DockerUser, job: Path, final: Path, sessions_min: int) -> None:
+    """Runs the job to its end in containers, and pulls its checkpoint."""
+    said = user.run("submit", str(job), "--follow", "--platform", "box")
+    run = str(user.answer("ps", "--all")["runs"][0]["run"])
+    shown = user.answer("show", run)
+    user.wait_for_silence()
+    user.run("pull", run, "-o", str(final))
+    assert shown["phase"] == "done", said
+    assert len(shown["sessions"]) >= sessions_min, said
+
+
 @pytest.mark.timeout(1800)
 def test_walls_in_containers_change_no_bit(tmp_path: Path, docker_engine: Engine, python_image: str) -> None:
     user = DockerUser(tmp_path / "user", docker_engine, session_seconds=PLAIN_SECONDS, image=python_image)
     try:
         work = {"total": PLAIN_STEPS, "global_batch": 8}
         job = user.write_job(command="python train.py {steps} --pause 0.2", work=work)
-        said = user.run("submit", str(job), "--follow", "--platform", "box")
-        run = str(user.answer("ps", "--all")["runs"][0]["run"])
-        shown = user.answer("show", run)
-        user.wait_for_silence()
-        user.run("pull", run, "-o", str(tmp_path / "final"))
+        check_finishes(user, job, tmp_path / "final", sessions_min=3)  # two session limits
     finally:
         user.close()
-    assert shown["phase"] == "done", said
-    assert len(shown["sessions"]) >= 3, said  # two session limits
     whole = train_in_one_container(docker_engine, python_image, tmp_path / "whole", "train.py", PLAIN_STEPS)
     assert fingerprints(tmp_path / "final") == whole
 
@@ -66,15 +71,9 @@ def test_the_demo_in_containers_of_its_image_trains_as_it_does_alone(
     limits = {"session_seconds": SESSION_SECONDS} if sessions_min > 1 else {}
     user = DockerUser(tmp_path / "user", docker_engine, build_args=image_arguments, **limits)
     try:
-        said = user.run("submit", str(paced_demo(tmp_path, steps)), "--follow", "--platform", "box")
-        run = str(user.answer("ps", "--all")["runs"][0]["run"])
-        shown = user.answer("show", run)
-        user.wait_for_silence()
-        user.run("pull", run, "-o", str(tmp_path / "final"))
+        check_finishes(user, paced_demo(tmp_path, steps), tmp_path / "final", sessions_min)
     finally:
         user.close()
-    assert shown["phase"] == "done", said
-    assert len(shown["sessions"]) >= sessions_min, said
     flags = f"--steps {steps} --micro-batch 32 --accumulate 1 --precision fp32 --seed 1337".split()
     whole = run_in_one_container(
         docker_engine, graphmer_image, tmp_path / "whole",
