@@ -3,6 +3,7 @@ import argparse
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.pytorch.loggers import CSVLogger
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -48,5 +49,6 @@ if __name__ == "__main__":
         max_epochs=args.max_epochs,
         accelerator="auto",
         callbacks=[ModelCheckpoint(save_top_k=-1)],
+        logger=CSVLogger("."),
     )
     trainer.fit(AutoEncoder(), train_loader, val_loader, ckpt_path=args.ckpt_path)
