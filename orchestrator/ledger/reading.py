@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -300,10 +301,8 @@ class LedgerReader(Journal, Measured, Controlled):
     def _record_of(self, run: str, text: str) -> RunRecord:
         """The record in a row. Raises BackendError if it cannot be read. The first version journalled no
         store; its runs get the one that the next version's first controller found in the config."""
-        from orchestrator.core.run import RunRecord
-
         try:
-            record = wire.decode(RunRecord, text.encode())
+            record = _decoded(text)
         except ValueError as error:
             raise BackendError(
                 f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
@@ -316,6 +315,14 @@ class LedgerReader(Journal, Measured, Controlled):
         if self._older_store is None:
             self._older_store = takeover.older_store(self._database)
         return self._older_store
+
+
+@lru_cache(maxsize=64)
+def _decoded(text: str) -> RunRecord:
+    """Kept for those who ask again and again until a run has changed. Raises ValueError."""
+    from orchestrator.core.run import RunRecord
+
+    return wire.decode(RunRecord, text.encode())
 
 
 def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
