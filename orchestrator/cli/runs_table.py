@@ -109,6 +109,10 @@ def _note(status: RunStatus, attended: Attendance, now: float) -> str:
         return _whole(status, status.unreadable)
     if status.trouble:
         return _whole(status, f"no answer: {status.trouble}")
+    if status.failing is not None:
+        from orchestrator.cli.story import event_text  # slow to import, and few lists need it
+
+        return _whole(status, event_text(status.failing))
     if status.waits_since is not None:
         from orchestrator.cli.story import waiting_text  # slow to import, and few lists need it
 
