@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import fetching_inputs, pythons, routing
+from orchestrator.client import fetching_inputs, pulled, pythons, routing
 from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.own_python import Told
 from orchestrator.client.routing import JudgedClaim
@@ -229,7 +229,13 @@ def freeze(parsed: Parsed, into: Path, fetching: Fetching) -> Frozen:
         if fetched and fetching.brings:  # the home's own copy: the cache may lose it
             inputs.stage(pinned, Folders(into).inputs)
     with parsed.at("source"):
-        made = bundle.frozen(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+        made = bundle.frozen(
+            parsed.source,
+            into / BUNDLES,
+            allow=parsed.source_allow,
+            also=parsed.also,
+            pulled=pulled.known(fetching.wired.folders),
+        )
     _check_local_paths(parsed, Folders(into).bundle(made.sha256))
     if told := old_checkpoints(parsed.job, Folders(into).bundle(made.sha256)):
         raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))

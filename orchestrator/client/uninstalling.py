@@ -48,7 +48,8 @@ _MARKS = (
 _SHARED = (layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS)
 _OF_A_HOME = (
     layout.CONFIG, f"{layout.CONFIG}.old-*", "credentials", "drive-credentials.json", f"{layout.LEDGER}*",
-    layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK,
+    layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, layout.PULLED, "agent.pyz",
+    layout.UPLINK,
     "tick.json", "crash.log", f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
 )  # fmt: skip
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -24,6 +24,7 @@ ALWAYS = ".git"  # the history, and often a login in its config: nothing brings 
 PATHS_MAX = 1000
 BYTES_MAX = 1_000_000  # of one file of patterns
 _ENVIRONMENT, _CACHE = "a Python environment", "a cache"
+PULLED = "what `orchestrator pull` wrote"
 DEFAULTS = {
     ".venv": _ENVIRONMENT, "venv": _ENVIRONMENT, ".tox": _ENVIRONMENT, ".nox": _ENVIRONMENT,
     "node_modules": "packages of Node.js", "wandb": "what Weights & Biases writes",
@@ -81,13 +82,15 @@ def _leads(pattern: str, folder: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules that hold in one folder of a source. The files nearest to a path come last."""
+    """The rules that hold in one folder of a source. The files nearest to a path come last. `pulled`: path →
+    inode of folders that were pulled from a run."""
 
     git: tuple[_File, ...] = ()
     own: tuple[_File, ...] = ()
+    pulled: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def above(cls, root: Path) -> Rules:
+    def above(cls, root: Path, pulled: Mapping[str, int] | None = None) -> Rules:
         """The rules of the folders above, up to the repository. One that leaves out the source itself does
         not count, because the user named the source explicitly."""
         folders = (root, *root.parents)
@@ -98,7 +101,7 @@ class Rules:
             for name, files in found.items():
                 read = _read(folders[up], name, "../" * up, above=above_source)
                 files += [each for each in read if each.judge("")[0] is not True]
-        return cls(tuple(found[GIT]), tuple(found[OWN]))
+        return cls(tuple(found[GIT]), tuple(found[OWN]), pulled or {})
 
     def inside(self, folder: Path, below: str) -> Rules:
         """The rules in this folder, whose path from the source is `below`."""
@@ -115,6 +118,8 @@ class Rules:
             return (rule if out else ""), False
         if default := _default(found, is_folder=is_folder):
             return f"by default: {default}", True
+        if is_folder and found.path in self.pulled and found.inode() == self.pulled[found.path]:
+            return f"by default: {PULLED}", True
         out, rule = _nearest(self.git, path)
         return (rule if out else ""), False
 
