@@ -90,6 +90,8 @@ def _ending_text(session: SessionSummary) -> str:
 def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
     record, found = look.record, look.progress
     done = f"{found.step:,} of {found.total:,} {record.job.work.unit} ({found.share:.0%})"
+    if found.counted:
+        done = f"done; {count_text(found.step, 'save')}"
     rows = [
         ("submitted", utc_text(record.submitted_at)),
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),

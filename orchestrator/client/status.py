@@ -37,7 +37,8 @@ class RunStatus(RunSummary):
     `launched_at`: its session's launch. `stalled_seconds`: for how long its training has stood at this
     step, if that is longer than expected. `in_slices`: it sleeps between the times that its schedule gives
     it, and its end is unknown. `gpu_use`: how busy its GPUs are. `failing`: what was done for it last, failed
-    and is tried again. None stands for unknown, or not the case.
+    and is tried again. `saves_counted`: it is done, and `step` is how often its file without a number was
+    saved. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -53,10 +54,11 @@ class RunStatus(RunSummary):
     stalled_seconds: float | None = None
     gpu_use: GpuUse | None = None
     failing: ActionFailed | None = None
+    saves_counted: bool = False
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.step, self.steps_total, self.steps_per_second, self.loss)
+        return Progress(self.step, self.steps_total, self.steps_per_second, self.loss, self.saves_counted)
 
 
 def statuses(
@@ -114,7 +116,7 @@ def _status(
         from orchestrator.client import live
 
         reading = live.read(client.home.folders, summary.run, summary.session)
-    found = progress(summary.steps_total, summary.accepted_step, reading)
+    found = progress(summary.steps_total, summary.accepted_step, reading, summary.phase, summary.reason)
     status = reading.observation.status if reading is not None else None
     return RunStatus(
         **vars(summary),
@@ -131,6 +133,7 @@ def _status(
         stalled_seconds=reading.stalled_seconds if reading is not None else None,
         gpu_use=None if status is None else status.gpu_use,
         failing=failing,
+        saves_counted=found.counted,
     )
 
 
