@@ -17,6 +17,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import InputError
+from orchestrator.freeze.backtracking import without
 
 OWN = ".orchestratorignore"
 GIT = ".gitignore"
@@ -33,7 +34,8 @@ DEFAULTS = {
     ".hg": "a repository's history", ".svn": "a repository's history",
 }  # fmt: skip
 _PACKAGES = ("venv", "wandb")  # with `__init__.py` they are the user's code
-# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
+# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack), where
+# `backtracking.without` does not know the expression.
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
 
@@ -166,11 +168,19 @@ def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = 
         given = [line.removesuffix("\r") for line in text.split("\n")]
         check_patterns(path, given)
         lines = [line for line in given if line]
-        return (_File(GitIgnoreSpec.from_lines(lines), tuple(lines), place + name, above, below),)
+        return (_File(_spec(lines), tuple(lines), place + name, above, below),)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    spec = GitIgnoreSpec.from_lines(lines)
+    for each in spec.patterns:
+        if isinstance(each.regex, re.Pattern):
+            each.regex = without(each.regex)
+    return spec
 
 
 def check_patterns(path: Path, lines: Iterable[str]) -> None:
