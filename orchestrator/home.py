@@ -29,6 +29,7 @@ LIVE = "live.json"
 FORECASTS = "forecasts.json"  # when each run is expected to end, for viewers; not durable
 PREPARING = "preparing"
 UPLINK = "uplink.pyz"  # beside agent.pyz; for sessions that ship their own outbox
+PULLED = "pulled.json"  # the folders that `pull` wrote; no source has them
 DEPOSITED = "deposited"  # what the run's home store was last told of it
 
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,200}")

@@ -251,8 +251,10 @@ def test_a_file_with_hashes_is_its_own_lock(wanted: Path) -> None:
     [
         ("absent\n", "absent was not found"),
         ("greeting<1\n", "No solution found"),
-        ("words\n\n-e .\n", "requirements.txt:3 is not a released version of a package: -e ."),
-        ("./vendored\n", "requirements.txt:1 is not a released version"),
+        ("words\n\n-e .\n", "requirements.txt:3: '-e .' is an editable install"),
+        ("./vendored\n", "requirements.txt:1: './vendored' is a local path"),
+        ("greeting @ file:///opt/greeting\n", "is a path of this machine, which sessions elsewhere"),
+        ("greeting-1.0-py3-none-any.whl\n", "is a local path"),
         ("greeting @ https://host/greeting-1.0-py3-none-any.whl\n", "requirements.txt:1 is not a released"),
         ("git+https://host/greeting\n", "requirements.txt:1 is not a released version"),
         ("--find-links wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),

@@ -13,6 +13,7 @@ from enum import StrEnum
 
 from orchestrator.agent.causes import last_exception
 from orchestrator.core.order import Outcome
+from orchestrator.core.save_pattern import COUNTED
 
 EXIT_SAVED = 75
 _OUT_OF_MEMORY = re.compile(
@@ -127,7 +128,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)
     if ending.counted and newest is not None:
-        return Outcome.COMPLETED, f"completed; last checkpoint: save {newest}{_unpublished(ending)}"
+        return Outcome.COMPLETED, f"{COUNTED}{newest}{_unpublished(ending)}"
     told = f"completed at step {at}" if at or newest is not None else "completed"
     if at < ending.steps_total and (newest is not None or reached is not None):
         told += f" of {ending.steps_total}"

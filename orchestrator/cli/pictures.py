@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 METRICS_MAX = 12  # in one picture
 NAME_MAX = 60
 _VALUE_MAX = 1e100  # more makes matplotlib compute with infinities
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠")
 _WIDTH, _HEIGHT, _LEFT, _TOP, _INNER_WIDTH, _INNER_HEIGHT = 760, 240, 80, 34, 660, 150
 _STYLE = (
     "text{font:12px sans-serif;fill:#333}.b{font-weight:bold}.axis{stroke:#999}"
@@ -62,14 +63,16 @@ def boundaries(curves: Curves) -> list[tuple[int, str]]:
 
 
 def csv_of(curves: Curves, chosen: Sequence[Curve]) -> bytes:
-    """One row for each point. The time is in unix seconds, empty if the script did not report it."""
+    """One row for each point. The time is in unix seconds, empty if the script did not report it. A name that
+    a spreadsheet would take for a formula gets a `'` in front."""
     names = {hop.number: hop.name for hop in curves.hops}
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(("step", "time", "session", "metric", "value"))
     for curve in chosen:
+        name = f"'{curve.name}" if curve.name.lstrip().startswith(_FORMULA) else curve.name
         for step, value, session, at in curve.points:
-            writer.writerow((step, "" if at is None else repr(at), names[session], curve.name, repr(value)))
+            writer.writerow((step, "" if at is None else repr(at), names[session], name, repr(value)))
     return text.getvalue().encode("utf-8", "replace")
 
 

@@ -13,7 +13,7 @@ from orchestrator.client.attendance import Attendance, old_seconds
 from orchestrator.client.status import RunStatus
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.core.wording import span
+from orchestrator.core.wording import count_text, span
 
 ASLEEP = "asleep"  # how the reason of a run begins that waits for its schedule
 
@@ -75,12 +75,12 @@ def table(runs: Sequence[RunStatus], attended: Attendance, now: float) -> Table:
 
 
 def _row(status: RunStatus, attended: Attendance, now: float) -> tuple[str, ...]:
-    over = status.phase in FINAL
+    over, saves = status.phase in FINAL, count_text(status.step, "save")
     until = status.ended_at if over and status.ended_at is not None else now
     return (
         status.run,
         "unreadable" if status.unreadable else status.phase.value,
-        f"{status.step:,}/{status.steps_total:,}",
+        saves if status.saves_counted else f"{status.step:,}/{status.steps_total:,}",
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
         number_text(status.loss),
@@ -109,6 +109,10 @@ def _note(status: RunStatus, attended: Attendance, now: float) -> str:
         return _whole(status, status.unreadable)
     if status.trouble:
         return _whole(status, f"no answer: {status.trouble}")
+    if status.failing is not None:
+        from orchestrator.cli.story import event_text  # slow to import, and few lists need it
+
+        return _whole(status, event_text(status.failing))
     if status.waits_since is not None:
         from orchestrator.cli.story import waiting_text  # slow to import, and few lists need it
 

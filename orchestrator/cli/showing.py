@@ -20,6 +20,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import count_text, date, size_text
 
 NOTES_SHOWN = 12
+PLACES_SHOWN = 3
 IN_SLICES = "in slices, and it sleeps in between: `orchestrator plan` lays them out"
 
 
@@ -89,6 +90,8 @@ def _ending_text(session: SessionSummary) -> str:
 def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
     record, found = look.record, look.progress
     done = f"{found.step:,} of {found.total:,} {record.job.work.unit} ({found.share:.0%})"
+    if found.counted:
+        done = f"done; {count_text(found.step, 'save')}"
     rows = [
         ("submitted", utc_text(record.submitted_at)),
         ("ended", utc_text(record.ended_at) if record.ended_at else ""),
@@ -246,13 +249,17 @@ def why(call: Call) -> int:
 
 def _turn_text(record: RunRecord, route: Route | None) -> str:
     """What a run waits for that is in nobody's way but has no session."""
-    if route is None or (not record.generation and not record.reason):
+    chosen = None if route is None else route.chosen
+    if route is None or (chosen is not None and not record.generation and not record.reason):
         return "for its first decision"
-    if route.chosen is not None:
-        offer = route.chosen.offer
-        return f"for its next session: {offer.platform}/{offer.accelerator} is free"
-    slot = any(each.until.kind is UntilKind.SLOT for each in route.rejections)
-    return "for a free slot" if slot else "for an offer to open; what is against each is below"
+    if chosen is not None:
+        return f"for its next session: {chosen.offer.platform}/{chosen.offer.accelerator} is free"
+    taken = [f"{each.platform}/{each.accelerator}" for each in route.rejections
+             if each.until.kind is UntilKind.SLOT]  # fmt: skip
+    if not taken:
+        return "for an offer to open; what is against each is below"
+    more = f" and {len(taken) - PLACES_SHOWN} more" if len(taken) > PLACES_SHOWN else ""
+    return f"for a free slot: other runs use {', '.join(taken[:PLACES_SHOWN])}{more}"
 
 
 def _show_route(call: Call, look: Look, route: Route, when: str) -> None:

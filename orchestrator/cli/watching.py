@@ -20,7 +20,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
-from orchestrator.core.wording import span
+from orchestrator.core.wording import count_text, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -279,9 +279,12 @@ def _panel(run: str, look: Look) -> RenderableType:
     bar.add_column(justify="right", no_wrap=True)
     bar.add_row(
         ProgressBar(
-            total=max(1, found.total), completed=found.step, complete_style="cyan", finished_style="green"
+            total=max(1, found.total),
+            completed=found.total if found.counted else found.step,
+            complete_style="cyan",
+            finished_style="green",
         ),
-        Text(f"{found.step:,}/{found.total:,}"),
+        Text(count_text(found.step, "save") if found.counted else f"{found.step:,}/{found.total:,}"),
         Text(f"{found.share:.0%}"),
     )
     known = Text(" · ".join(figures(look)) or "–")

@@ -47,7 +47,8 @@ class Look:
     @property
     def progress(self) -> Progress:
         best = newest(self.record.accepted)
-        return progress(self.record.job.work.total, best.ref.step if best else None, self.live)
+        step, record = best.ref.step if best else None, self.record
+        return progress(record.job.work.total, step, self.live, record.phase, record.reason)
 
     @property
     def in_slices(self) -> bool:

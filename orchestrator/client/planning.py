@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator import spec
-from orchestrator.client import fetching_inputs, pythons, routing
+from orchestrator.client import fetching_inputs, pulled, pythons, routing
 from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.own_python import Told
 from orchestrator.client.routing import JudgedClaim
@@ -229,7 +229,14 @@ def freeze(parsed: Parsed, into: Path, fetching: Fetching) -> Frozen:
         if fetched and fetching.brings:  # the home's own copy: the cache may lose it
             inputs.stage(pinned, Folders(into).inputs)
     with parsed.at("source"):
-        made = bundle.frozen(parsed.source, into / BUNDLES, allow=parsed.source_allow, also=parsed.also)
+        made = bundle.frozen(
+            parsed.source,
+            into / BUNDLES,
+            allow=parsed.source_allow,
+            also=parsed.also,
+            pulled=pulled.known(fetching.wired.folders),
+        )
+    _check_local_paths(parsed, Folders(into).bundle(made.sha256))
     if told := old_checkpoints(parsed.job, Folders(into).bundle(made.sha256)):
         raise SpecError((parsed.mistake(("checkpoint", "watch"), told),))
     image = parsed.job.image
@@ -283,6 +290,17 @@ def _locked(parsed: Parsed) -> tuple[Parsed, str]:
         if lock is not None:
             locks[kind] = lock.encode()
     return parsed.locked(locks), "\n".join(reasons)
+
+
+def _check_local_paths(parsed: Parsed, archive: Path) -> None:
+    """Refuses requirements that name what is not in the source. Those of a job with an image may be for its
+    Dockerfile alone."""
+    if parsed.image is not None or parsed.job.image is not None or not parsed.requirements:
+        return
+    names = frozenset(leaving.names_in(archive))
+    with parsed.at("requirements"):
+        if told := [each for file in parsed.requirements.values() for each in requirements.lost(file, names)]:
+            raise InputError("\n".join(dict.fromkeys(told)))
 
 
 def _oldest(job: Job) -> str:

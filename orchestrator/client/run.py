@@ -222,13 +222,15 @@ class Run:
         no such checkpoint, or if the target holds something else or cannot be created, CorruptCheckpoint if
         none is intact, and the same errors as `checkpoints`.
         """
-        from orchestrator.client import pulling
+        from orchestrator.client import pulled, pulling
 
         record = self.record()
         wanted = pulling.wanted(record, step)
         store = self.client.wired().store(record.store)
         folder = Path(target) if target is not None else None
-        return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+        found = pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+        pulled.remember(self.client.home.folders, found.folder)
+        return found
 
     def copy(self, to: str, *, delete_source: bool = False, progress: Copied | None = None) -> Move:
         """Copies its accepted checkpoints to the store `to`, which becomes its home store once every byte was

@@ -33,9 +33,11 @@ class RunOutputs:
 
         Otherwise like `Run.pull`. Raises InputError if there are none.
         """
-        from orchestrator.client import outputs
+        from orchestrator.client import outputs, pulled
 
         record, store = self._read()
         wanted = outputs.wanted(record, session)
         folder = Path(target) if target is not None else None
-        return outputs.bring(store, record, wanted, folder, self._client.clock, progress)
+        found = outputs.bring(store, record, wanted, folder, self._client.clock, progress)
+        pulled.remember(self._client.home.folders, found.folder)
+        return found

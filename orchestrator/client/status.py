@@ -16,9 +16,13 @@ from orchestrator.ledger import RunSummary
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
+    from orchestrator.core.event import ActionFailed
     from orchestrator.core.foreseen import Forecast
     from orchestrator.core.gpu_use import GpuUse
+    from orchestrator.ledger import Ledger
 
+# What these do may fail, for example on a full disk, and is then tried again.
+TRYING = frozenset({Phase.PREPARING, Phase.COLLECTING})
 LAUNCHED = frozenset({Phase.LAUNCHING, Phase.RUNNING, Phase.STOPPING})
 
 
@@ -32,7 +36,9 @@ class RunStatus(RunSummary):
     platform's queue. `read_at`: when its session was last read; its rate and its loss are of then.
     `launched_at`: its session's launch. `stalled_seconds`: for how long its training has stood at this
     step, if that is longer than expected. `in_slices`: it sleeps between the times that its schedule gives
-    it, and its end is unknown. `gpu_use`: how busy its GPUs are. None stands for unknown, or not the case.
+    it, and its end is unknown. `gpu_use`: how busy its GPUs are. `failing`: what was done for it last, failed
+    and is tried again. `saves_counted`: it is done, and `step` is how often its file without a number was
+    saved. None stands for unknown, or not the case.
     """
 
     step: int = 0
@@ -47,10 +53,12 @@ class RunStatus(RunSummary):
     launched_at: float | None = None
     stalled_seconds: float | None = None
     gpu_use: GpuUse | None = None
+    failing: ActionFailed | None = None
+    saves_counted: bool = False
 
     @property
     def progress(self) -> Progress:
-        return Progress(self.step, self.steps_total, self.steps_per_second, self.loss)
+        return Progress(self.step, self.steps_total, self.steps_per_second, self.loss, self.saves_counted)
 
 
 def statuses(
@@ -63,15 +71,17 @@ def statuses(
     with client.ledgers.existing() as ledger:
         name = None if after is None or ledger is None else ledger.find(after)
         found = ledger.summaries(phases, limit, after=name) if ledger is not None else ()
+        failing = _failing(ledger, found)
     foreseen = _foreseen(client, found)
-    return tuple(_status(client, summary, foreseen) for summary in found)
+    return tuple(_status(client, summary, foreseen, failing.get(summary.run)) for summary in found)
 
 
 def status(client: Client, run: str) -> RunStatus:
     """See `Run.status`. Raises InputError if there is no run of this name."""
     with client.ledgers.runs() as ledger:
         for summary in ledger.summaries(run=run):
-            return _status(client, summary, _foreseen(client, [summary]))
+            failing = _failing(ledger, [summary])
+            return _status(client, summary, _foreseen(client, [summary]), failing.get(summary.run))
     raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
 
 
@@ -92,14 +102,21 @@ def _foreseen(client: Client, found: Iterable[RunSummary]) -> _Foreseen:
     return _Foreseen({each.run: each.forecast for each in told.runs}, frozenset(told.sliced))
 
 
-def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStatus:
+def _failing(ledger: Ledger | None, found: Iterable[RunSummary]) -> Mapping[str, ActionFailed]:
+    trying = [each.run for each in found if each.phase in TRYING]
+    return ledger.failing(trying) if ledger is not None and trying else {}
+
+
+def _status(
+    client: Client, summary: RunSummary, foreseen: _Foreseen, failing: ActionFailed | None
+) -> RunStatus:
     """The summary with its session's newest reading and its forecast."""
     reading = None
     if summary.phase in LAUNCHED:
         from orchestrator.client import live
 
         reading = live.read(client.home.folders, summary.run, summary.session)
-    found = progress(summary.steps_total, summary.accepted_step, reading)
+    found = progress(summary.steps_total, summary.accepted_step, reading, summary.phase, summary.reason)
     status = reading.observation.status if reading is not None else None
     return RunStatus(
         **vars(summary),
@@ -115,6 +132,8 @@ def _status(client: Client, summary: RunSummary, foreseen: _Foreseen) -> RunStat
         launched_at=reading.launched_at if reading is not None else None,
         stalled_seconds=reading.stalled_seconds if reading is not None else None,
         gpu_use=None if status is None else status.gpu_use,
+        failing=failing,
+        saves_counted=found.counted,
     )
 
 

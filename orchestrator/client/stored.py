@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client import checkpoints as listing
-from orchestrator.client import pulling
+from orchestrator.client import pulled, pulling
 from orchestrator.client.run_outputs import RunOutputs
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, newest
 from orchestrator.core.deposit import Deposit, record_of
@@ -90,7 +90,9 @@ class StoredRun:
             raise InputError(f"the store {self.store} does not say what is best for {self.run}: give a step")
         wanted = pulling.wanted(record, step)
         folder = Path(target) if target is not None else None
-        return pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+        found = pulling.bring(store, record, wanted, folder, self.client.clock, progress)
+        pulled.remember(self.client.home.folders, found.folder)
+        return found
 
     @property
     def outputs(self) -> RunOutputs:

@@ -48,7 +48,8 @@ _MARKS = (
 _SHARED = (layout.BUNDLES, layout.IMAGES, layout.INPUTS, layout.STAGED, layout.RUNS)
 _OF_A_HOME = (
     layout.CONFIG, f"{layout.CONFIG}.old-*", "credentials", "drive-credentials.json", f"{layout.LEDGER}*",
-    layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, "agent.pyz", layout.UPLINK,
+    layout.PLATFORMS, "store", layout.RESULTS, layout.TRIALS, layout.FORECASTS, layout.PULLED, "agent.pyz",
+    layout.UPLINK,
     "tick.json", "crash.log", f"{layout.CONTROLLER_LOG}*", layout.SUBMIT_LOCK, ".tmp-orchestrator-*",
 )  # fmt: skip
 
@@ -131,10 +132,13 @@ def _left(home: Home, clock: Clock) -> Iterator[Left]:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
     for path in shell_files.installed():
         yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
-    for path in (*_caches(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
+    for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
         if path.exists():
             what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
             yield Left(what, str(path), how, Goes.ASKED, _size(path))
+    if (inputs := cache.folder()).exists():
+        how = f"rm -r {quote(str(inputs))}, if no home of yours needs them: it is for all homes"
+        yield Left("inputs", str(inputs), how, Goes.NEVER, _size(inputs))
     yield from _gpu_locks(clock)
     if _is_home(home.path):
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
@@ -196,11 +200,11 @@ def _running(client: Client) -> Iterator[str]:
         )
 
 
-def _caches() -> tuple[Path, ...]:
-    """Google Colab's command line, and inputs from the network."""
+def _cache() -> Path:
+    """Google Colab's command line."""
     from platformdirs import user_cache_path
 
-    return user_cache_path("accelerator-orchestrator", appauthor=False), cache.folder()
+    return user_cache_path("accelerator-orchestrator", appauthor=False)
 
 
 def _gpu_locks(clock: Clock) -> Iterator[Left]:

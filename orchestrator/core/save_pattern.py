@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 PLACEHOLDERS = ("step", "epoch")
 CHECKPOINTS = "{checkpoints}/"
+COUNTED = "completed; last checkpoint: save "  # how an agent says that its steps are a count of the saves
 PIECES_MAX = 16
 _DIGITS_MAX = 18  # below 2**63
 _PIECE = re.compile(r"\{([^{}]*)\}|(\*)")

@@ -91,17 +91,21 @@ def frozen(
     *,
     allow: Collection[str] = (),
     also: Mapping[str, Path | bytes] | None = None,
+    pulled: Mapping[str, int] | None = None,
 ) -> Bundle:
     """Writes `<into>/<sha256>.tar.gz`, named by the sha256 of its bytes. The file is durable by then.
 
     `source` is included as far as `ignoring.Rules` allow, by the files in it, below it, and above it up to
     the repository. None includes no source. `allow` are paths in it that only look like credentials.
     `also` maps paths in the archive to further files, or to their content; these are included whatever
-    the rules say. If the archive exists already, nothing changes. Raises InputError that names everything
-    that must not or cannot be included.
+    the rules say. `pulled` are folders, by their path and inode, that were pulled from a run. They are
+    left out unless `.orchestratorignore` brings them back. If the archive exists already, nothing
+    changes. Raises InputError that names everything that must not or cannot be included.
     """
     mistakes, tally = _Mistakes(), ignoring.Tally()
-    entries = {} if source is None else {e.name: e for e in _walk(source, into, mistakes, tally)}
+    entries = (
+        {} if source is None else {e.name: e for e in _walk(source, into, pulled or {}, mistakes, tally)}
+    )
     for name, path in (also or {}).items():
         entries[name] = _given(name, path)
     place = source or into
@@ -121,12 +125,16 @@ def frozen(
 # --- What is included -----------------------------------------------------------------------------------
 
 
-def _walk(source: Path, into: Path, mistakes: _Mistakes, tally: ignoring.Tally) -> Iterator[_Entry]:
+def _walk(
+    source: Path, into: Path, pulled: Mapping[str, int], mistakes: _Mistakes, tally: ignoring.Tally
+) -> Iterator[_Entry]:
     if not source.is_dir():
         raise InputError(f"{source}: no such folder; `source` must name the folder of the code")
     root = source.resolve()
     out = into.resolve()
-    stack: list[tuple[str, Path, ignoring.Rules, bool]] = [("", root, ignoring.Rules.above(root), False)]
+    stack: list[tuple[str, Path, ignoring.Rules, bool]] = [
+        ("", root, ignoring.Rules.above(root, pulled), False)
+    ]
     seen: dict[str, int] = {}
     while stack:
         prefix, folder, rules, is_out = stack.pop()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -17,6 +17,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import InputError
+from orchestrator.freeze.backtracking import without
 
 OWN = ".orchestratorignore"
 GIT = ".gitignore"
@@ -24,6 +25,7 @@ ALWAYS = ".git"  # the history, and often a login in its config: nothing brings 
 PATHS_MAX = 1000
 BYTES_MAX = 1_000_000  # of one file of patterns
 _ENVIRONMENT, _CACHE = "a Python environment", "a cache"
+PULLED = "what `orchestrator pull` wrote"
 DEFAULTS = {
     ".venv": _ENVIRONMENT, "venv": _ENVIRONMENT, ".tox": _ENVIRONMENT, ".nox": _ENVIRONMENT,
     "node_modules": "packages of Node.js", "wandb": "what Weights & Biases writes",
@@ -32,7 +34,8 @@ DEFAULTS = {
     ".hg": "a repository's history", ".svn": "a repository's history",
 }  # fmt: skip
 _PACKAGES = ("venv", "wandb")  # with `__init__.py` they are the user's code
-# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack).
+# With more wildcards, a hostile file name could take hours to match (Python's expressions backtrack), where
+# `backtracking.without` does not know the expression.
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
 
@@ -81,13 +84,15 @@ def _leads(pattern: str, folder: list[str]) -> bool:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules that hold in one folder of a source. The files nearest to a path come last."""
+    """The rules that hold in one folder of a source. The files nearest to a path come last. `pulled`: path →
+    inode of folders that were pulled from a run."""
 
     git: tuple[_File, ...] = ()
     own: tuple[_File, ...] = ()
+    pulled: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
-    def above(cls, root: Path) -> Rules:
+    def above(cls, root: Path, pulled: Mapping[str, int] | None = None) -> Rules:
         """The rules of the folders above, up to the repository. One that leaves out the source itself does
         not count, because the user named the source explicitly."""
         folders = (root, *root.parents)
@@ -98,7 +103,7 @@ class Rules:
             for name, files in found.items():
                 read = _read(folders[up], name, "../" * up, above=above_source)
                 files += [each for each in read if each.judge("")[0] is not True]
-        return cls(tuple(found[GIT]), tuple(found[OWN]))
+        return cls(tuple(found[GIT]), tuple(found[OWN]), pulled or {})
 
     def inside(self, folder: Path, below: str) -> Rules:
         """The rules in this folder, whose path from the source is `below`."""
@@ -115,6 +120,8 @@ class Rules:
             return (rule if out else ""), False
         if default := _default(found, is_folder=is_folder):
             return f"by default: {default}", True
+        if is_folder and found.path in self.pulled and found.inode() == self.pulled[found.path]:
+            return f"by default: {PULLED}", True
         out, rule = _nearest(self.git, path)
         return (rule if out else ""), False
 
@@ -161,11 +168,19 @@ def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = 
         given = [line.removesuffix("\r") for line in text.split("\n")]
         check_patterns(path, given)
         lines = [line for line in given if line]
-        return (_File(GitIgnoreSpec.from_lines(lines), tuple(lines), place + name, above, below),)
+        return (_File(_spec(lines), tuple(lines), place + name, above, below),)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
     except ValueError as error:
         raise InputError(f"{path}: {error}") from error
+
+
+def _spec(lines: list[str]) -> GitIgnoreSpec:
+    spec = GitIgnoreSpec.from_lines(lines)
+    for each in spec.patterns:
+        if isinstance(each.regex, re.Pattern):
+            each.regex = without(each.regex)
+    return spec
 
 
 def check_patterns(path: Path, lines: Iterable[str]) -> None:

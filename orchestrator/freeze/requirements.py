@@ -13,11 +13,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from uv import find_uv_bin
+
+from orchestrator.freeze.local_paths import REMEDY, LocalPath, local_path
 
 PYTHON = "3.11"
 """The oldest Python that the agent runs on."""
@@ -76,6 +78,16 @@ def lock(file: Path, variables: Mapping[str, str], python: str = PYTHON) -> str 
     return head + "".join(f"{each}\n" for each in sources) + locked
 
 
+def lost(file: Path, names: Collection[str]) -> list[str]:
+    """Sentences on the lines that name what no session has. `names`: the paths in the job's source."""
+    try:
+        lines = [(line, local_path(line.text)) for line in _lines(file, seen=set())]
+    except (NotLocked, OSError, UnicodeDecodeError):
+        return []  # `lock` says so
+    found = ((line, named.trouble(names)) for line, named in lines if named is not None)
+    return [f"{line}: {line.text[:80]!r} {trouble}" for line, trouble in found if trouble]
+
+
 def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
     """The logical lines of the file and of those it includes, in order; each file once."""
     if file.resolve() in seen or len(seen) >= FILES_MAX:
@@ -109,6 +121,8 @@ def _check(line: _Line) -> None:
     """Raises NotLocked for a line that versions and hashes cannot pin, or that must not be written down."""
     if _LOGIN.search(line.text):
         raise NotLocked(f"{line} holds an address with a login; give the index as the secret PIP_INDEX_URL")
+    if (named := local_path(line.text)) is not None:
+        raise NotLocked(f"{line}: {line.text[:80]!r} {_as_it_is(named)}")
     if _SOURCE.fullmatch(line.text):
         if "find-links" in line.text or line.text.startswith("-f"):
             place = re.split(r"\s+|=", line.text, maxsplit=1)[1]
@@ -116,6 +130,18 @@ def _check(line: _Line) -> None:
                 raise NotLocked(f"{line} takes packages from a folder")
     elif not _FLAG.fullmatch(line.text) and not _RELEASE.fullmatch(line.text):
         raise NotLocked(f"{line} is not a released version of a package: {line.text[:80]}")
+
+
+def _as_it_is(named: LocalPath) -> str:
+    """What becomes of a local path in a session."""
+    if named.absolute:
+        return f"is a path of this machine, which sessions elsewhere do not have: {REMEDY}"
+    if named.editable:
+        return (
+            "is an editable install, which a session's command does not see. It can import what is in the "
+            "source without the line: remove it, or name the folder without -e"
+        )
+    return "is a local path, which each session installs from the source"
 
 
 def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:

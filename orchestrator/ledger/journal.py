@@ -7,19 +7,20 @@ Changes nothing, and decides nothing about a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from sqlalchemy import or_, select, tuple_
 
 from orchestrator.core import wire
+from orchestrator.core.lifecycle import Kind
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import events, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
-    from orchestrator.core.event import Event
+    from orchestrator.core.event import ActionFailed, Event
 
 EVENTS_A_PAGE = 200  # with its inputs an event takes up to some 50 kB
 RUNS_A_PAGE = 500
@@ -64,6 +65,21 @@ class Journal:
             if len(rows) < EVENTS_A_PAGE:
                 return
             after = rows[-1].seq
+
+    def failing(self, names: Sequence[str]) -> dict[str, ActionFailed]:
+        """Of these runs, those whose last event is an action that failed and is tried again."""
+        found: dict[str, ActionFailed] = {}
+        last = (events.c.run == runs.c.run) & (events.c.seq == runs.c.version)
+        query = _EVENTS.add_columns(runs.c.run).select_from(runs).join(events, last)
+        for start in range(0, len(names), RUNS_A_PAGE):
+            page = runs.c.run.in_(names[start : start + RUNS_A_PAGE])
+            with self._database.read() as connection:
+                rows = connection.execute(query.where(page, events.c.kind == Kind.ACTION_FAILED.value)).all()
+            for row in rows:
+                event = _stored(row).event
+                if event.kind is Kind.ACTION_FAILED:
+                    found[str(row.run)] = event
+        return found
 
     def first_store(self) -> str:
         """The home store of runs whose submission names none, because the first version wrote it."""

@@ -15,6 +15,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from orchestrator.cli import pictures
+from orchestrator.client.curves import Curve, Curves, Hop, Point
 from orchestrator.core.event import Submitted
 from tests.cli.calls import UNLIMITED, Caller, caller
 from tests.cli.dialogue import dialogue
@@ -127,6 +129,16 @@ def test_a_csv_has_one_row_for_each_step(fallen: Fallen) -> None:
     assert list(rows[0]) == ["step", "time", "session", "metric", "value"]
     assert [int(row["step"]) for row in rows if row["metric"] == "loss"] == list(range(1, 13))
     assert {row["session"] for row in rows} == {f"{fallen.run}-s01", f"{fallen.run}-s02"}
+
+
+@pytest.mark.parametrize("name", ["=cmd()", "+1", "-1", "@x", "\t=1", "＝1"])
+def test_a_name_is_no_formula_in_a_spreadsheet(name: str) -> None:
+    point = Point(1, -0.5, 1, -2.0)
+    found = [Curve(each, (point,), 1, False, 0, point) for each in (name, "loss")]
+    text = pictures.csv_of(Curves(RUN, tuple(found), (Hop(1, "s01", 0, True),)), found).decode()
+    _, formula, loss = csv.reader(io.StringIO(text))
+    assert formula == ["1", "-2.0", "s01", f"'{name}", "-0.5"]
+    assert loss == ["1", "-2.0", "s01", "loss", "-0.5"]
 
 
 def test_an_svg_needs_nothing_else(fallen: Fallen) -> None:

@@ -116,6 +116,7 @@ def test_pull_verifies_and_is_idempotent(finished: Finished, tmp_path: Path) -> 
     (target / "state.json").write_text('{"step": 101}')
     assert "holds something else" in user("pull", run, "-o", str(target), code=2).err
     assert list(tmp_path.iterdir()) == [target], "nothing is left next to it"
+    assert str(target.resolve()) in (user.home / "pulled.json").read_text(), "so no source includes it"
     oldest = user("checkpoints", run, "--json").json["checkpoints"][0]["step"]
     answer = user("pull", run, "--step", str(oldest), "-o", str(tmp_path / "oldest"), "--json")
     assert answer.json["step"] == oldest

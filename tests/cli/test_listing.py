@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.core.event import ActionFailed, Prepared
 from tests.cli.calls import PATIENCE, Caller
 from tests.cli.dialogue import dialogue
 from tests.client.homes import append, run_after
-from tests.core.runs import RUN, launched
+from tests.core.runs import NOW, RUN, assigned, launched
 
 
 @pytest.fixture
@@ -57,6 +58,16 @@ def test_where_nothing_can_be_redrawn_a_list_is_printed_if_it_changes(
     assert err == ""
     assert "\x1b" not in whole
     assert whole.count("queued") == 1, "the same list is not repeated"
+
+
+def test_a_list_says_what_is_tried_again(user: Caller, home: Path) -> None:
+    full = "the disk / (12 kB free) is full"
+    append(home, (assigned(), ActionFailed(NOW, "prepare", full, NOW + 2.0)))
+    assert f"staging its files failed, trying again: {full}" in " ".join(user("ps").out.split())
+    assert user("ps", "--json").json["runs"][0]["failing"]["message"] == full
+    append(home, (Prepared(NOW),))
+    assert full not in user("ps").out
+    assert user("ps", "--json").json["runs"][0]["failing"] is None
 
 
 @pytest.mark.usefixtures("home")

@@ -44,7 +44,7 @@ def test_a_sessions_order_names_the_lock_that_its_bundle_holds(user: Caller, tmp
 
 
 def test_what_each_kind_of_accelerator_gets_is_locked_and_shown(user: Caller, tmp_path: Path) -> None:
-    (user.folder / "tpu.txt").write_text("-e .\n")
+    (user.folder / "tpu.txt").write_text("git+https://127.0.0.1:9/mine\n")
     job = job_that_needs(user, "greeting\n")
     path = user.folder / job
     path.write_text(

@@ -15,7 +15,6 @@ from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
 from orchestrator.client.installation import found
 from orchestrator.clock import SystemClock
-from orchestrator.fetching.cache import folder as inputs_cache
 from orchestrator.platforms.colab.environment import user_cache
 from orchestrator.platforms.gpu_locks import GpuLocks
 from tests.cli.calls import Caller, caller
@@ -74,7 +73,7 @@ def test_it_lists_everything_and_removes_nothing_unasked(somebody: Somebody) -> 
     answer = somebody.user("uninstall", "--json", **somebody.more).json
     assert [(each["what"], each["goes"]) for each in answer["left"]] == [
         ("service", "asked"), ("completion", "asked"), ("completion", "asked"), ("cache", "asked"),
-        ("cache", "asked"), ("home", "purge"), ("another home", "never"), ("another service", "never"),
+        ("inputs", "never"), ("home", "purge"), ("another home", "never"), ("another service", "never"),
         ("store", "never"), ("platform", "never"), ("platform", "never"),
     ]  # fmt: skip
     assert all(Path(each["where"]).exists() for each in answer["left"][:7])
@@ -92,9 +91,10 @@ def test_with_consent_goes_what_only_this_program_needs(somebody: Somebody) -> N
     before = somebody.user("uninstall", "--json", **somebody.more).json["left"]
     answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
     assert answer["removed"] == [each["where"] for each in before if each["goes"] == "asked"]
-    assert len(answer["removed"]) == 5
+    assert len(answer["removed"]) == 4
     gone = [each["where"] for each in before[:7] if not Path(each["where"]).exists()]
     assert gone == answer["removed"]
+    assert somebody.places["fetched inputs"].exists(), "other homes may need them"
     assert "--user disable --now orchestrator-" in (somebody.folder / "systemctl.log").read_text()
     assert (somebody.user.home / "config.yaml").exists()
     again = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
@@ -216,21 +216,27 @@ def test_everything_that_the_documents_know_of_a_home_goes_with_it() -> None:
 
 def test_the_caches_are_those_that_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert uninstalling._caches() == (user_cache(), inputs_cache())
+    assert uninstalling._cache() == user_cache()
 
 
-def test_fetched_inputs_and_gpu_locks_go_unless_a_gpu_is_in_use(somebody: Somebody) -> None:
+def test_gpu_locks_go_unless_a_gpu_is_in_use_and_fetched_inputs_stay(somebody: Somebody) -> None:
     cache = somebody.folder / ".cache" / "orchestrator"
-    (cache / "inputs" / "blobs").mkdir(parents=True)
-    (cache / "inputs" / "blobs" / ("a" * 64)).write_text("large")
+    blob = cache / "inputs" / "blobs" / ("a" * 64)
+    blob.parent.mkdir(parents=True)
+    blob.write_text("large")
     locks = GpuLocks(cache / "gpus", SystemClock())
     with locks.taken(["GPU-1"], 1, "here/tiny-s01"):
         answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
-    assert answer["removed"] == [str(cache / "inputs")]
+    assert answer["removed"] == []
     assert (cache / "gpus" / "GPU-1.lock").exists(), "a session trains on it"
     answer = somebody.user("uninstall", "--yes", "--json", **somebody.more).json
     assert answer["removed"] == [str(cache / "gpus")]
-    assert not cache.exists()
+    assert [(each["what"], each["where"]) for each in answer["left"] if each["goes"] == "never"][:1] == [
+        ("inputs", str(cache / "inputs"))
+    ]
+    told = " ".join(somebody.user("uninstall", **somebody.more).out.split())
+    assert "if no home of yours needs them: it is for all homes" in told
+    assert blob.exists()
 
 
 def test_a_folder_that_is_no_home_is_not_purged(somebody: Somebody) -> None:

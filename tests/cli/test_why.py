@@ -57,6 +57,9 @@ def test_a_run_without_a_decision_waits_for_it(home: Path, capsys: pytest.Captur
     run_after(home)
     assert call(["--home", str(home), "why", RUN]) == 0
     assert "It waits for its first decision" in capsys.readouterr().out
+    occupy(home)
+    assert call(["--home", str(home), "why", RUN]) == 0
+    assert "It waits for a free slot: other runs use here/cpu" in capsys.readouterr().out
 
 
 def test_a_plan_and_the_next_fires_are_told_to_need_a_controller(

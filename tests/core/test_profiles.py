@@ -52,6 +52,14 @@ def test_a_gpu_that_is_too_small_has_no_profile() -> None:
     assert profile_key(job("gpu"), offer("cpu")) is None
 
 
+@pytest.mark.parametrize("finer", ["A100-80GB", "V100-16GB", "RTX3050Laptop", "A100-80GBx4"])
+def test_a_finer_name_needs_its_own_profile_or_a_general_one(finer: str) -> None:
+    older = finer.partition("-")[0].removesuffix("Laptop")
+    assert profile_key(job(older), offer(finer)) is None
+    assert profile_key(job(older, "gpu>=4GB"), offer(finer)) == "gpu>=4GB"
+    assert profile_key(job(older, "default"), offer(finer)) == "default"
+
+
 def test_the_users_own_accelerators_have_kinds_too() -> None:
     assert profile_key(job(*ALL), offer("lab-gpu", LAB)) == "gpu>=24GB"
     assert profile_key(job(*ALL), offer("lab-gpux4", LAB)) == "gpu>=24GB"
