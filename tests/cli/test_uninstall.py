@@ -13,9 +13,9 @@ import pytest
 
 from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
-from orchestrator.client.installation import found
 from orchestrator.clock import SystemClock
 from orchestrator.fetching.cache import folder as inputs_cache
+from orchestrator.installation import found
 from orchestrator.platforms.colab.environment import user_cache
 from orchestrator.platforms.gpu_locks import GpuLocks
 from tests.cli.calls import Caller, caller
