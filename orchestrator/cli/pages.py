@@ -61,7 +61,7 @@ def draw(text: str, *, coloured: bool) -> None:
 
 def of_words(words: list[str], commands: list[str]) -> Page:
     """The page that these words name: a topic, and perhaps the words of a heading. The topic may be written
-    as pages link it: `docs/home.md#layout`. Raises InputError for an unknown one."""
+    as pages link it: `docs/kaggle.md#options`. Raises InputError for an unknown one."""
     given, _, linked = words[0].removeprefix("docs/").partition("#")
     topic = given.removesuffix(".md")
     if not pages.exists(topic):
