@@ -59,7 +59,8 @@ class Installation:
             return f"`git -C {shlex.quote(str(self.source))} pull`, then `make setup` there"
         if self.source is not None:
             command = {"uv tool": "uv tool install --force", "pipx": "pipx install --force"}.get(self.how)
-            return f"`{command or self._by_pip()} FILE`, with the newer version's wheel as FILE"
+            file = f"'FILE[{','.join(self.extras)}]'" if self.extras else "FILE"
+            return f"`{command or self._by_pip()} {file}`, with the newer version's wheel as FILE"
         if self.how in ("uv tool", "pipx"):
             return f"`{'uv tool' if self.how == 'uv tool' else 'pipx'} upgrade {NAME}`"
         return f"`{self._by_pip('-U', NAME)}`"

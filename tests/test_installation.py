@@ -24,7 +24,9 @@ def test_uv_keeps_the_source_the_extras_and_what_was_added(tmp_path: Path) -> No
     begins = ["uv", "tool", "install", "--with", "ipykernel>=6"]
     assert shlex.split(tool.adding("drive")) == [*begins, f"{WHEEL}[drive,notify]"]
     assert shlex.split(tool.adding_package("six")) == [*begins, "--with", "six", f"{WHEEL}[notify]"]
-    assert tool.updating == "`uv tool install --force FILE`, with the newer version's wheel as FILE"
+    assert tool.updating.startswith(
+        "`uv tool install --force 'FILE[notify]'`, with the newer version's wheel"
+    )
 
 
 def test_uv_with_an_index_a_checkout_and_a_receipt_that_cannot_be_read(tmp_path: Path) -> None:
