@@ -16,6 +16,7 @@ WORKDIR /build
 COPY scripts/build.lock ./
 RUN python -m pip install --quiet --require-hashes --no-deps --only-binary :all: -r build.lock
 COPY pyproject.toml setup.py README.md LICENSE NOTICE ./
+COPY docs/*.md docs/
 COPY docs/examples docs/examples
 COPY orchestrator orchestrator
 RUN python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir /wheels .

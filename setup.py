@@ -1,7 +1,7 @@
-"""What pyproject.toml cannot say: the wheel holds the examples, and an index shows no dead links.
+"""What pyproject.toml cannot say: the wheel holds examples and pages, and an index shows no dead links.
 
-docs/examples stays the only place where an example is written. `orchestrator examples` reads the wheel's
-copy.
+docs/ stays the only place where they are written. `orchestrator examples` and `orchestrator help TOPIC` read
+the wheel's copies.
 """
 
 import re
@@ -12,21 +12,25 @@ from setuptools import setup
 from setuptools.command.build_py import build_py
 
 ROOT = Path(__file__).resolve().parent
-EXAMPLES = ROOT / "docs" / "examples"
+DOCS = ROOT / "docs"
 
 
-class WithExamples(build_py):
-    """Copies the examples beside the package's modules. An editable install reads them where they are."""
+class WithDocs(build_py):
+    """Copies examples and pages beside the modules. An editable install reads them where they are."""
 
     def run(self) -> None:
         super().run()
         if not self.editable_mode:
-            target = Path(self.build_lib, "orchestrator", "examples")
-            shutil.rmtree(target, ignore_errors=True)  # an older build may have left some there
-            target.mkdir(parents=True)
-            for path in sorted(EXAMPLES.iterdir()):
-                if path.suffix in (".py", ".yaml"):
-                    self.copy_file(str(path), str(target / path.name), preserve_mode=False)
+            self._copy(DOCS / "examples", "examples", (".py", ".yaml"))
+            self._copy(DOCS, "docs", (".md",))
+
+    def _copy(self, folder: Path, name: str, endings: tuple[str, ...]) -> None:
+        target = Path(self.build_lib, "orchestrator", name)
+        shutil.rmtree(target, ignore_errors=True)  # an older build may have left some there
+        target.mkdir(parents=True)
+        for path in sorted(folder.iterdir()):
+            if path.suffix in endings:
+                self.copy_file(str(path), str(target / path.name), preserve_mode=False)
 
 
 def readme() -> str:
@@ -36,7 +40,7 @@ def readme() -> str:
 
 
 setup(
-    cmdclass={"build_py": WithExamples},
+    cmdclass={"build_py": WithDocs},
     long_description=readme(),
     long_description_content_type="text/markdown",
 )

@@ -27,6 +27,7 @@ from alembic.script import ScriptDirectory
 
 from orchestrator.core.event import Noted
 from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError, Transient
+from orchestrator.installation import found
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.migration import SCRIPTS
@@ -109,7 +110,7 @@ def test_one_of_a_newer_version_is_left_alone(ledger_url: str) -> None:
     error = refusal(ledger_url)
     assert isinstance(error, InputError)
     assert "newer version" in str(error)
-    assert "pip install -U" in str(error)
+    assert f"upgrade with {found().updating}" in str(error)
 
 
 def test_a_database_of_something_else_is_left_alone(ledger_url: str) -> None:

@@ -14,6 +14,7 @@ from orchestrator.core.delivery import Answer
 from orchestrator.core.job import NoticeKind
 from orchestrator.core.message import Message, message
 from orchestrator.core.notice import Notice
+from orchestrator.installation import found
 from orchestrator.sending import services, webhook
 from tests.core.runs import NOW, RUN
 from tests.leaks import Leaks
@@ -180,7 +181,7 @@ def test_without_apprise_it_is_said_how_to_install_it(monkeypatch: pytest.Monkey
     monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
     for attempt in (lambda: sending.trouble("slack://x"), lambda: sending.send("slack://x", told()).said):
         said: Callable[[], str] = attempt
-        assert said() == "needs the package apprise: pip install 'accelerator-orchestrator[notify]'"
+        assert said() == f"needs the package apprise: {found().adding('notify')}"
     assert sending.trouble("https://example.org/hook") == ""
 
 

@@ -55,6 +55,7 @@ DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
 INTERPRETERS = "orchestrator.interpreters"
 NVIDIA = "orchestrator.nvidia"
+INSTALLATION = "orchestrator.installation"
 HOME = "orchestrator.home"
 REFERENCES = "orchestrator.references"
 PURE = (*LEAVES, "orchestrator.core")
@@ -80,6 +81,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # It runs interpreters to ask what they are.
     "orchestrator.pythons": (*PURE, DISK, INTERPRETERS),
     NVIDIA: (),
+    INSTALLATION: (),
     HOME: ("orchestrator.errors",),
     REFERENCES: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
@@ -124,7 +126,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.pythons",
         NVIDIA,
     ),
-    "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES),
+    "orchestrator.stores": (*PURE, "orchestrator.catalog", DISK, REFERENCES, INSTALLATION),
     "orchestrator.uplink": (
         *PURE,
         DISK,
@@ -138,13 +140,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.cron": ("orchestrator.core",),
     "orchestrator.spec": (*PURE, "orchestrator.cron"),
-    "orchestrator.sending": PURE,
+    "orchestrator.sending": (*PURE, INSTALLATION),
     "orchestrator.fetching": (*PURE, DISK),
     # What was fetched is staged from the cache.
     "orchestrator.freeze": (*PURE, DISK, "orchestrator.fetching.cache", "orchestrator.fetching.sources"),
     "orchestrator.config": (*PURE, DISK, HOME, REFERENCES, "orchestrator.spec"),
     "orchestrator.migrations": ("orchestrator.ledger.tables",),
-    "orchestrator.ledger": (*PURE, DISK),
+    "orchestrator.ledger": (*PURE, DISK, INSTALLATION),
     "orchestrator.engine": (
         *PURE,
         *PROTOCOLS,
@@ -188,6 +190,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.cli": (
         *LEAVES,
         DISK,
+        INSTALLATION,
         "orchestrator.__version__",
         "orchestrator.client",
         "orchestrator.cron",
@@ -199,6 +202,7 @@ STANDARD_LIBRARY_ONLY = (
     DISK,
     PROCESSES,
     INTERPRETERS,
+    INSTALLATION,
     "orchestrator.pythons",
     "orchestrator.errors",
     "orchestrator.clock",

@@ -137,7 +137,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
         )  # the numbers in its files may begin there
         told += ", the last one if it counts from 0" if from_zero else ": it stopped early by itself"
     if newest is None:
-        told += f"; not resumable: no checkpoint{_unpublished(ending)}, see docs/any-script.md"
+        told += f"; not resumable: no checkpoint{_unpublished(ending)}, see `orchestrator help any-script`"
     elif newest < at:
         told += f"; its last checkpoint is at step {newest}{_unpublished(ending)}"
     return Outcome.COMPLETED, told

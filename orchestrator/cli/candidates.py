@@ -27,12 +27,20 @@ def print_names(words: Sequence[str]) -> int:
 
         kind, *more = words
         home = Home.of(more[1] if more[:1] == ["--home"] else None)
-        found = [each for each in names(home, kind) if _SAFE.fullmatch(each)]
+        every = _words_of_help() if kind == "topics" else names(home, kind)
+        found = [each for each in every if _SAFE.fullmatch(each)]
         sys.stdout.write("".join(f"{each}\n" for each in found))
         sys.stdout.flush()
     except Exception:  # noqa: BLE001 - an error here would be printed into the line that is typed
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     return 0
+
+
+def _words_of_help() -> list[str]:
+    from orchestrator.cli.arguments import COMMANDS
+    from orchestrator.client import pages
+
+    return [*dict.fromkeys((pages.LIST, *(each.name for each in COMMANDS), *pages.topics()))]
 
 
 def _leave(_signal: int, _frame: FrameType | None) -> None:

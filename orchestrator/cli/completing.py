@@ -22,6 +22,7 @@ _KINDS = {
     "SCHEDULE": "schedules",
     "PLATFORM": "platforms",
     "STORE": "stores",
+    "WORD": "topics",
 }
 _BY_DEST = {"platform": "platforms", "store": "stores", "names": "places"}
 _JOBS = shtab.glob("*.yaml", "*.yml")

@@ -12,7 +12,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.pictures import title
 from orchestrator.client import Run
 from orchestrator.client.curves import Curve, Curves
-from orchestrator.core.wording import count_text, did_you_mean
+from orchestrator.core.wording import count_text, did_you_mean, help_page
 from orchestrator.errors import InputError
 from orchestrator.files import write_whole
 
@@ -53,8 +53,8 @@ def curves(call: Call) -> int:
         for curve in shown:
             _draw(call, found, curve, columns)
         if not found.metrics:
-            out.say(f"{run.name} has reported no metrics{'' if found.missing else ' yet'}: "
-                    "docs/curves.md says how a script reports them")  # fmt: skip
+            how = f"{help_page('curves', 'what-your-script-reports')} says how a script reports them"
+            out.say(f"{run.name} has reported no metrics{'' if found.missing else ' yet'}: {how}")
     if others := chosen[len(shown) :]:
         names = ", ".join(title(curve) for curve in others[:NAMED_MAX])
         more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""

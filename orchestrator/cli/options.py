@@ -53,7 +53,11 @@ WIDE = _flag("--wide", help="also show how busy the GPUs of each run are")
 LIMIT = _option("--limit", metavar="N", type=int, help="at most N runs (default: a screen of them; 0: all)")
 AFTER = _option("--after", metavar="RUN", help="only runs submitted before this one: the next page")
 WATCH = _flag("-w", "--watch", help="keep showing the list; Ctrl-C ends the view, never a run")
-WORDS = _option("words", metavar="COMMAND", nargs="*", help="the command, and the part of it")
+WORDS = _option(
+    "words", metavar="WORD", nargs="*",
+    help="a command, and the part of it; a page, and a heading of it; or `topics`, which lists the pages",
+)  # fmt: skip
+PAGE = _flag("--page", help="the page, also if a command has the same name")
 DISCARD = _flag("--discard", help="do it even if work of a session is lost")
 STEP = _option("--step", type=int, metavar="N", help="the checkpoint at this step")
 BEST = _flag("--best", help="the best checkpoint, by the job's checkpoint.keep.best")

@@ -12,6 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from orchestrator import installation
 from orchestrator.cli.plotting import Place, Scale, ends
 from orchestrator.cli.terminal import one_line
 from orchestrator.client.curves import Curve, Curves
@@ -142,8 +143,8 @@ def png(curves: Curves, chosen: Sequence[Curve], *, log: bool) -> bytes:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise InputError(
-            "a PNG needs matplotlib in the orchestrator's own environment: install the orchestrator with its "
-            "extra `plots` (docs/installation.md), or write an .svg, which needs nothing"
+            "a PNG needs matplotlib in the orchestrator's own environment: "
+            f"{installation.found().adding('plots')}; or write an .svg, which needs nothing"
         ) from error
     figure = Figure(figsize=(8, 2.6 * len(chosen)), layout="constrained")
     figure.suptitle(curves.run, parse_math=False)

@@ -13,7 +13,7 @@ from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date
+from orchestrator.core.wording import date, help_page
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 
 _OLD_SECRETS = (
@@ -165,8 +165,8 @@ def tell_unlocked(call: Call, plan: Plan) -> None:
     if plan.unlocked:
         call.out.remark(
             f"requirements not locked: {plan.unlocked}\nEach session installs the newest versions, so "
-            "a hop may bring other versions. To lock them, see docs/training-contract.md, "
-            '"Requirements".'
+            "a hop may bring other versions. To lock them: "
+            f"{help_page('training-contract', 'requirements')}"
         )
 
 

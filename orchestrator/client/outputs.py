@@ -17,6 +17,7 @@ from orchestrator.client.naming import local_names
 from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
+from orchestrator.core.wording import help_page
 from orchestrator.errors import CorruptCheckpoint, InputError, NotFound
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -55,7 +56,7 @@ def wanted(record: RunRecord, session: int | None) -> tuple[Accepted, ...]:
     """The outputs of one session, or of all, newest first. Raises InputError if there are none."""
     every = sorted(record.outputs, key=lambda each: each.ref.generation, reverse=True)
     if not every:
-        raise InputError(f"{record.run} has no outputs: {_why_none(record)} (docs/outputs.md)")
+        raise InputError(f"{record.run} has no outputs: {_why_none(record)} ({help_page('outputs')})")
     if session is None:
         return tuple(every)
     found = tuple(each for each in every if each.ref.generation == session)

@@ -15,7 +15,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orchestrator import spec
+from orchestrator import installation, spec
 from orchestrator.client import fetching_inputs, pulled, pythons, routing
 from orchestrator.client.fetching_inputs import Fetching
 from orchestrator.client.own_python import Told
@@ -168,7 +168,13 @@ def _no_kernel(job: Job, route: Route) -> Iterator[str]:
     with suppress(Unusable):
         if not ask(path, ("ipykernel",)).packages:
             lacks = "a notebook needs ipykernel, which this Python does not have"
-            yield f"{lacks}: {path} -m pip install ipykernel"
+            own = path == sys.executable
+            how = (
+                installation.found().adding_package("ipykernel")
+                if own
+                else f"{path} -m pip install ipykernel"
+            )
+            yield f"{lacks}: {how}"
 
 
 def _warnings(job: Job, offers: tuple[Offer, ...], now: float) -> tuple[str, ...]:

@@ -24,14 +24,14 @@ from orchestrator import home as layout
 from orchestrator.client import service as services
 from orchestrator.client import shell_files
 from orchestrator.client.home import Home
-from orchestrator.client.installation import Installation
-from orchestrator.client.installation import found as installation
 from orchestrator.clock import Clock
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.fetching import cache
 from orchestrator.files import remove_tree
+from orchestrator.installation import Installation
+from orchestrator.installation import found as installation
 from orchestrator.pruning import listing
 from orchestrator.pruning.listing import disk_bytes
 

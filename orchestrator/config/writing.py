@@ -32,7 +32,7 @@ timezone: {timezone}
 # The secrets that jobs may list, by name or pattern. By default, all except credentials of your accounts.
 # secrets: {{allow: [WANDB_API_KEY, HF_*]}}
 
-# Who is told what happens; `orchestrator notify test` tries it. docs/notifications.md has the kinds.
+# Who is told what happens; `orchestrator notify test` tries it, `orchestrator help notifications` says more.
 # notify:
 #   - name: phone
 #     url: env:NOTIFY_URL

@@ -55,6 +55,11 @@ def count_text(count: int, noun: str) -> str:
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
+def help_page(topic: str, heading: str = "") -> str:
+    """How a message cites a page of docs/, or one of its headings: by the command that prints it."""
+    return f"`orchestrator help {' '.join(filter(None, (topic, heading)))}`"
+
+
 def nearest(given: str, valid: Iterable[str], count: int = 1) -> list[str]:
     """Up to `count` of the nearest names, ignoring case. Empty if no name is near, or if `given` is too long
     to compare quickly."""

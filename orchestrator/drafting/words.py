@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.core.wording import help_page
 from orchestrator.drafting.arguments import Argument
 from orchestrator.drafting.script import BATCH, EPOCHS, STEPS, Framework, Script
 
@@ -262,10 +263,10 @@ def _profiles(script: Script, machines: Sequence[Machine]) -> Iterator[str]:
 
 def _comments(script: Script) -> Iterator[str]:
     if script.uses_helper:
-        yield "# It uses orchestrator.training, which saves and resumes: see docs/training.md."
+        yield f"# It uses orchestrator.training, which saves and resumes: see {help_page('training')}."
     missing = lacking(script)
     if missing:
-        yield "# To resume, and to resume exactly (docs/any-script.md):"
+        yield f"# To resume, and to resume exactly ({help_page('any-script')}):"
         for each in missing:
             yield f"# - {_comment(each)}"
     if script.packages and script.requirements is None:

@@ -18,6 +18,7 @@ from urllib.parse import quote, quote_plus
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, exc, make_url
 
+from orchestrator import installation
 from orchestrator.clock import SystemClock
 from orchestrator.errors import (
     AccessDenied,
@@ -74,7 +75,7 @@ class Database:
             engine = create_engine(url, hide_parameters=True, pool_pre_ping=True, connect_args=arguments)
         except ModuleNotFoundError as error:
             raise InputError(
-                f"the ledger {self.shown} needs a driver: pip install 'accelerator-orchestrator[postgresql]'"
+                f"the ledger {self.shown} needs a driver: {installation.found().adding('postgresql')}"
             ) from error
         event.listen(engine, "connect", _set_up_postgresql)
         return engine

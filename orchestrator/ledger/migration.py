@@ -9,6 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, column, inspect, select, table, text
 
+from orchestrator import installation
 from orchestrator.errors import InputError
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
@@ -43,7 +44,7 @@ def check_current(database: Database) -> None:
 def _newer(found: str | None, shown: str) -> str:
     return (
         f"the ledger {shown} was written by a newer version (its tables are {found}, this version "
-        f"knows {REVISION}): upgrade with `pip install -U accelerator-orchestrator`"
+        f"knows {REVISION}): upgrade with {installation.found().updating}"
     )
 
 

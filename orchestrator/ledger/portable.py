@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, column, delete, func, insert, inspect, select, table, text, update
 
+from orchestrator import installation
 from orchestrator.errors import InputError
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database, is_absent
@@ -103,7 +104,7 @@ def _check_copy(revision: str, tables: Iterable[str]) -> None:
     if revision not in known_revisions():
         raise InputError(
             f"a newer version made this backup (its tables are {revision}, this version knows {REVISION}): "
-            "upgrade with `pip install -U accelerator-orchestrator`"
+            f"upgrade with {installation.found().updating}"
         )
     if strange := sorted(set(tables) - set(metadata.tables)):
         raise InputError(f"the backup has tables that are not ours: {', '.join(strange)}")

@@ -13,6 +13,7 @@ from enum import StrEnum
 from orchestrator.core.job import Job
 from orchestrator.core.order import Outcome
 from orchestrator.core.save_pattern import SavePattern
+from orchestrator.core.wording import help_page
 from orchestrator.files import remove_tree
 from orchestrator.rehearsal import contents
 from orchestrator.rehearsal.comparing import Lost, Resumption, drifts, resumptions, same_inputs, unseeded
@@ -72,14 +73,15 @@ class Compared:
         return {each.kind for each in self.different} <= {each.kind for each in self.varying}
 
 
+_HELPER = help_page("training")
 ADVICE = {
     Lost.EVERYTHING: "load the checkpoint: pass {resume} in the command, or read ORCHESTRATOR_RESUME_FROM",
     Lost.WEIGHTS: "save and load the whole model.state_dict(), of every model",
     Lost.OPTIMIZER: "save and load optimizer.state_dict(), of every optimizer",
     Lost.STATE: "save and load their state_dict() too",
     Lost.DATA: "save the place in the epoch and its shuffle, as `training.loader(…)` does, or the random "
-    "states if the data are drawn from them (docs/training.md)",
-    Lost.RANDOM: "save and load the random states, or let `orchestrator.training` do it (docs/training.md)",
+    f"states if the data are drawn from them ({_HELPER})",
+    Lost.RANDOM: f"save and load the random states, or let `orchestrator.training` do it ({_HELPER})",
 }
 _TEXTS = {
     Lost.EVERYTHING: "the resumed training began from the start",
@@ -90,7 +92,7 @@ _TEXTS = {
     Lost.RANDOM: "the random numbers went another way",
 }
 _WORDS = {Lost.EVERYTHING: "starts over"}
-_PAGE = "docs/any-script.md"
+_PAGE = help_page("any-script")  # the agent says the same
 
 
 def is_numbered(job: Job) -> bool:
@@ -323,7 +325,7 @@ def _torn(ground: Ground) -> tuple[Finding, ...]:
                 text = (
                     f"the checkpoint of step {manifest.ref.step:,} has incomplete files: {', '.join(files)}"
                 )
-                advice = "write under a temporary name and rename it (docs/training-contract.md)"
+                advice = f"write under a temporary name and rename it ({help_page('training-contract')})"
                 return (Finding("torn files", text, advice),)
     return ()
 

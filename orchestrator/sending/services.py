@@ -16,11 +16,10 @@ import warnings
 from typing import Any
 from urllib.parse import urlencode
 
+from orchestrator import installation
 from orchestrator.core.delivery import Answer, Delivery
 from orchestrator.core.message import Message
 
-INSTALL = "pip install 'accelerator-orchestrator[notify]'"
-MISSING = f"needs the package apprise: {INSTALL}"
 CONNECT_SECONDS, READ_SECONDS = 10, 20
 _LOGGER = "apprise"
 _TALKATIVE = (
@@ -37,7 +36,9 @@ _WITH_HEADERS = _WITH_FIELDS | {"mailto", "mailtos"}
 
 def trouble() -> str:
     """Whether the package is missing, in words."""
-    return "" if importlib.util.find_spec("apprise") is not None else MISSING
+    if importlib.util.find_spec("apprise") is not None:
+        return ""
+    return f"needs the package apprise: {installation.found().adding('notify')}"
 
 
 def send(address: str, message: Message) -> Delivery:
@@ -46,7 +47,8 @@ def send(address: str, message: Message) -> Delivery:
         with _SILENCE:
             apprise = importlib.import_module("apprise")
     except Exception as error:  # noqa: BLE001 of any kind: it is not ours, and its text may be anything
-        return Delivery(Answer.LATER, f"apprise cannot be imported ({type(error).__name__}): {INSTALL}")
+        install = installation.found().adding("notify")
+        return Delivery(Answer.LATER, f"apprise cannot be imported ({type(error).__name__}): {install}")
     warnings.filterwarnings("ignore", message="Unverified HTTPS request")  # it names the host
     with _SILENCE:
         try:

@@ -108,7 +108,7 @@ def test_a_resumed_session_with_nothing_left_to_do_is_complete(tmp_path: Path) -
         (["--exit-at", "5", "75"], Outcome.CRASHED, "exited 75 (saved) without a newer checkpoint"),
         (["--leave-at", "5"], Outcome.STOPPED, "saved step 5 and left by itself"),
         (["--no-final"], Outcome.COMPLETED,
-         "completed at step 20; not resumable: no checkpoint, see docs/any-script.md"),
+         "completed at step 20; not resumable: no checkpoint, see `orchestrator help any-script`"),
         (["--no-final", "--save-every", "15"], Outcome.COMPLETED,
          "completed at step 20; its last checkpoint is at step 15"),
         (["--raise-at", "5"], Outcome.CRASHED, "exit code 1: ValueError: the planted fault"),

@@ -220,7 +220,7 @@ def test_one_session_s_outputs_come_alone(lab: Lab, tmp_path: Path) -> None:
         (("leave", "--session", "1"), "--session goes with --outputs"),
         (("leave", "--outputs", "--step", "1"), "not allowed with argument --outputs"),
         (("leave", "--outputs", "-o", "code"), "code exists and holds something else"),
-        (("syntax", "--outputs"), "RUN has no outputs: its sessions left none (docs/outputs.md)"),
+        (("syntax", "--outputs"), "RUN has no outputs: its sessions left none (`orchestrator help outputs`)"),
     ],
 )
 def test_outputs_that_cannot_be_pulled_are_told(lab: Lab, words: tuple[str, ...], told: str) -> None:

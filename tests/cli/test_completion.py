@@ -53,6 +53,7 @@ WANTED = [
     ("orchestrator doctor serv", "orchestrator doctor server"),
     ("orchestrator copy x --to att", "orchestrator copy x --to attic"),
     ("orchestrator schedule pau", "orchestrator schedule pause"),
+    ("orchestrator help any-s", "orchestrator help any-script"),
     ("orchestrator show --home elsewhere other-", f"orchestrator show --home elsewhere {OTHER}"),
     ("submit my_job.yaml --platform lap", "submit my_job.yaml --platform laptop"),
 ]

@@ -13,8 +13,8 @@ import pytest
 
 from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
-from orchestrator.client.installation import found
 from orchestrator.clock import SystemClock
+from orchestrator.installation import found
 from orchestrator.platforms.colab.environment import user_cache
 from orchestrator.platforms.gpu_locks import GpuLocks
 from tests.cli.calls import Caller, caller

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.errors import AccessDenied, InputError, Rejected
+from orchestrator.installation import found
 from orchestrator.stores import catalog
 from orchestrator.stores.drive.opening import carried
 from orchestrator.stores.portable import Portability, Portable
@@ -66,7 +67,7 @@ except Exception as error:
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
     )
     assert "InputError" in done.stdout
-    assert 'pip install "accelerator-orchestrator[drive]"' in done.stdout
+    assert f"PyDrive2 is not installed: {found().adding('drive')}" in done.stdout
 
 
 def test_a_session_opens_the_store_with_what_it_is_given(

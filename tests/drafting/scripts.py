@@ -234,7 +234,7 @@ p.add_argument("--fp16", action="store_true")
 HELPER = Sample(
     "with_helper.py",
     "from orchestrator.training import Training\ntraining = Training.from_environment()\n",
-    ("# It uses orchestrator.training, which saves and resumes: see docs/training.md.",),
+    ("# It uses orchestrator.training, which saves and resumes: see `orchestrator help training`.",),
     ("watch", "# -", "# It imports"),
 )
 NUMPY = Sample(

@@ -41,7 +41,7 @@ def test_the_source_distribution_is_the_repository(built: Built) -> None:
     assert own == set(built.files)
 
 
-def test_the_wheel_holds_the_code_and_the_examples_as_they_are(built: Built) -> None:
+def test_the_wheel_holds_the_code_the_examples_and_the_pages_as_they_are(built: Built) -> None:
     with zipfile.ZipFile(built.wheel) as archive:
         held = {name: archive.read(name) for name in archive.namelist() if ".dist-info/" not in name}
     code = {name: name for name in built.files if name.startswith("orchestrator/")}
@@ -50,7 +50,9 @@ def test_the_wheel_holds_the_code_and_the_examples_as_they_are(built: Built) -> 
         for name in built.files
         if name.startswith("docs/examples/") and name.endswith((".py", ".yaml"))
     }
-    assert held == {name: (ROOT / file).read_bytes() for name, file in {**code, **examples}.items()}
+    pages = {f"orchestrator/{name}": name for name in built.files if re.fullmatch(r"docs/[^/]+\.md", name)}
+    assert "orchestrator/docs/any-script.md" in pages
+    assert held == {name: (ROOT / file).read_bytes() for name, file in {**code, **examples, **pages}.items()}
 
 
 def test_the_metadata_is_fit_for_an_index(built: Built) -> None:
@@ -154,6 +156,7 @@ def test_it_is_installed_whole_and_names_what_uninstalls_it(installed: tuple[str
     how, user = installed
     command = check_whole(how, user)
     assert "plain-python" in user.run("orchestrator", "examples", "--json")
+    assert user.run("orchestrator", "help", "any-script").startswith("# Any script\n")
     if how == "pipx":
         command = [sys.executable, "-m", *command]
     elif "-m" in command:  # pip itself: it asks

@@ -42,7 +42,7 @@ def test_a_script_without_checkpoints_is_done_and_said_not_to_be_resumable(user:
         if person.has_lost_one:
             break
     assert [ending.outcome for ending in person.endings()] == [Outcome.LOST, Outcome.COMPLETED]
-    assert "not resumable: no checkpoint, see docs/any-script.md" in user.run("show", person.run)
+    assert "not resumable: no checkpoint, see `orchestrator help any-script`" in user.run("show", person.run)
     refused = user.run("pull", person.run, expect=2)
     assert f"is done and left no checkpoint; `orchestrator pull {person.run} --outputs`" in refused
     outputs = person.pull("outputs", "--outputs")

@@ -132,7 +132,7 @@ def test_each_oddity_is_told_apart(
 ) -> None:
     done = rehearsed(client, tmp_path, job(odd))
     assert done.grade is grade, done.findings
-    assert all((each.text + each.advice).count("docs/any-script.md") < 2 for each in done.findings)
+    assert all((each.text + each.advice).count("help any-script") < 2 for each in done.findings)
     assert whats(done) == ([] if what is None else [what])
     assert text in "".join(each.text for each in done.findings)
 

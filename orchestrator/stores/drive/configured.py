@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
+from orchestrator import installation
 from orchestrator.catalog import expanded
 from orchestrator.errors import InputError
 
@@ -51,7 +52,7 @@ class Options:
 def configured(name: str, options: Options, home: Path) -> DriveStore:
     """The store as the user configured it. Raises InputError without the extra."""
     if find_spec("pydrive2") is None:
-        raise InputError('PyDrive2 is not installed: pip install "accelerator-orchestrator[drive]"')
+        raise InputError(f"PyDrive2 is not installed: {installation.found().adding('drive')}")
     from orchestrator.stores.drive.account import Account, Login
     from orchestrator.stores.drive.store import DriveStore
 

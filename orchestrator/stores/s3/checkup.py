@@ -32,7 +32,10 @@ _LIFECYCLE = (
 )
 _FORBIDDEN = 403
 _KEPT = "the bucket keeps, and charges for, what was replaced or deleted; each heartbeat adds a version"
-_EXPIRE = "add a lifecycle rule that removes old versions after a day, or suspend versioning (docs/stores.md)"
+_EXPIRE = (
+    "add a lifecycle rule that removes old versions after a day, or suspend versioning "
+    "(`orchestrator help stores versions`)"  # in full: this ships into sessions, without our wording
+)
 
 
 def remarks(clients: Clients) -> Iterator[Remark]:

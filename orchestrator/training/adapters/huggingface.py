@@ -78,7 +78,7 @@ def _refuse(trainer: Trainer) -> None:
     args = trainer.args
     watched = (
         "its ranks save files of their own. Use trainer.train(), and let the agent watch for checkpoints: "
-        "`checkpoint: {watch: ...}` (docs/any-script.md)"
+        "`checkpoint: {watch: ...}` (`orchestrator help any-script`)"
     )
     started = int(os.environ.get("WORLD_SIZE") or 1)
     wrong = {

@@ -78,7 +78,7 @@ def _refuse(trainer: Trainer) -> None:
         raise ValueError(
             f"{name} is not supported: its ranks save files of their own, or none. Use trainer.fit() with a "
             "ModelCheckpoint, and let the agent watch for its checkpoints: `checkpoint: {watch: ...}` "
-            "(docs/any-script.md)"
+            "(`orchestrator help any-script`)"
         )
     if isinstance(strategy.launcher, _MultiProcessingLauncher):
         raise ValueError(f"{name} that spawns or forks is not supported: use strategy='ddp', or torchrun")
