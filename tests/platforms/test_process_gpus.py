@@ -19,7 +19,7 @@ from orchestrator.core.own_accelerators import OwnAccelerator
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import InputError, QuotaExhausted, Rejected
 from orchestrator.platforms import catalog
-from orchestrator.platforms.gpu_locks import GpuLocks
+from orchestrator.platforms.gpu_locks import GpuLocks, folder
 from orchestrator.platforms.process import ProcessPlatform
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_process import DEAF, Box
@@ -116,6 +116,29 @@ def test_only_gpus_of_the_accelerator_count(machine: Gpus) -> None:
     mixed = machine(FakeGpu(), T4, FakeGpu(), A100_MIG)
     assert mixed.offer().slots == 2
     assert mixed.offer(accelerator="T4").slots == 1
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "options", "cores"),
+    [
+        ("RTX4090", {}, 4),
+        ("RTX4090x2", {}, 8),
+        ("RTX4090", {"slots": 2}, 8),
+        ("RTX4090", {"slots": 9}, 4),
+        ("RTX4090", {"gpus": [0]}, 16),
+        ("RTX4090", {"threads": 3}, 3),
+    ],
+)
+def test_threads_do_not_depend_on_the_gpus_that_are_free(
+    machine: Gpus, monkeypatch: pytest.MonkeyPatch, accelerator: str, options: dict[str, object], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    box = machine(*[FakeGpu()] * 4)
+    alone = box.offer(accelerator=accelerator, **options)
+    with GpuLocks(folder(), SystemClock()).taken([uuid(n) for n in (1, 2, 3)], 3, "another home's"):
+        beside = box.offer(accelerator=accelerator, **options)
+    assert (alone.threads, beside.threads) == (cores, cores)
+    assert beside.slots == 1
 
 
 @pytest.mark.parametrize(
