@@ -71,6 +71,15 @@ class Asker:
         self._seconds = seconds
         self._lock = threading.Lock()
         self._stuck: subprocess.Popen[bytes] | None = None
+        self._running: subprocess.Popen[bytes] | None = None
+        self._given_up = False
+
+    def give_up(self) -> None:
+        """Asks nothing more, and ends what another thread asks now, without waiting for that."""
+        self._given_up = True
+        running = self._running
+        if running is not None:
+            running.kill()
 
     def gpus(self) -> Found:
         """Every GPU that the driver shows."""
@@ -106,6 +115,8 @@ class Asker:
         if tool is None:
             return None, f"{TOOL} is not installed"
         with self._lock:
+            if self._given_up:
+                return None, f"{TOOL} is not asked any more"
             if self._stuck is not None and self._stuck.poll() is None:
                 return None, f"{TOOL} of before still hangs: the driver is in trouble"
             self._stuck = None
@@ -121,6 +132,9 @@ class Asker:
             command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT,  # type: ignore[call-overload]
             env=self._variables, start_new_session=True,
         )  # fmt: skip
+        self._running = running
+        if self._given_up:  # it was, before the line above
+            running.kill()
         with suppress(OSError, AttributeError):  # only Linux has it; endless output must not fill the disk
             resource.prlimit(running.pid, resource.RLIMIT_FSIZE, (_FILE_BYTES_MAX, _FILE_BYTES_MAX))
         try:

@@ -92,13 +92,28 @@ def _is_dead(pid: int) -> bool:
 def values(name: str, prefix: str) -> set[str]:
     """The values of the variable `name` that start with `prefix`, in all environments that this user can
     read."""
-    start = f"{name}={prefix}".encode()
-    found = set()
+    return {value for value in bearers(name) if value.startswith(prefix)}
+
+
+def bearers(name: str) -> dict[str, int]:
+    """For each value that the variable `name` has in an environment that this user can read: the pid of a
+    process with it."""
+    start = f"{name}=".encode()
+    found = {}
     for pid in _pids():
         for variable in _environment(pid):
             if variable.startswith(start):
-                found.add(os.fsdecode(variable.partition(b"=")[2]))
+                found[os.fsdecode(variable.partition(b"=")[2])] = pid
     return found
+
+
+def program(pid: int) -> str:
+    """The name of what the process runs, fit for a terminal; empty if it is gone."""
+    try:
+        said = Path("/proc", str(pid), "comm").read_text(errors="replace")
+    except OSError:
+        return ""
+    return "".join(each for each in said if each.isprintable())
 
 
 def _pids() -> Iterator[int]:

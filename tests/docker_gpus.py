@@ -23,11 +23,16 @@ HOOK = "nvidia-container-runtime-hook"
 TESLA_T4 = ("Tesla T4", 15360)
 RTX_3050 = ("NVIDIA GeForce RTX 3050 Laptop GPU", 4096)
 SMI = """#!/bin/sh
-[ "$1" = --query-gpu=index,uuid,name,memory.total ] || exit 6
 [ "$2" = --format=csv,noheader,nounits ] || exit 6
-cat <<'END'
+case "$1" in
+--query-gpu=index,uuid,name,memory.total) cat <<'END'
 {rows}
 END
+;;
+--query-gpu=uuid,utilization.gpu,memory.used,power.draw,temperature.gpu) [ "$3" = -i ] || exit 6
+echo "$4, 11, 2048, 60.00, 50" ;;
+*) exit 6 ;;
+esac
 """
 HOOK_SOURCE = """#!{python}
 import json, pathlib, sys

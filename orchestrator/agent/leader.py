@@ -101,9 +101,13 @@ def _one_curve(order: Order, variables: dict[str, str], given: Collection[str]) 
 
 
 class Leader:
-    """The training's first process, and the process group that it leads."""
+    """The training's first process, and the process group that it leads. `visible`: its
+    CUDA_VISIBLE_DEVICES."""
 
-    def __init__(self, process: subprocess.Popen[bytes], guardian: Guardian) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], guardian: Guardian, visible: str | None = None
+    ) -> None:
+        self.visible = visible
         self._process = process
         self._guardian = guardian
 
@@ -129,7 +133,7 @@ class Leader:
             process_group=0,
         )
         guardian.watch(process.pid)
-        return cls(process, guardian)
+        return cls(process, guardian, variables.get("CUDA_VISIBLE_DEVICES"))
 
     @property
     def output(self) -> IO[bytes]:

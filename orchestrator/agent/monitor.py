@@ -18,7 +18,7 @@ from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
 from orchestrator.agent.gathering import CHECKPOINTS, Stamp
-from orchestrator.agent.gpu_meter import GpuMeter, own_gpus
+from orchestrator.agent.gpu_meter import GpuMeter, ours
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
 from orchestrator.agent.overlooked import overlooked
@@ -119,15 +119,15 @@ class Monitor:
 
     def _measure_gpus(self) -> GpuMeter | None:
         """Starts to sample the session's own GPUs, if it has any."""
-        uuids = own_gpus(os.environ, GIVEN)
-        if not uuids:
+        gpus = ours(self.order, os.environ.get(GIVEN), self.leader.visible)
+        if gpus is None:
             return None
 
         def tell(use: GpuUse) -> None:
             self.report.gpu_use = use
 
         asker = Asker(seconds=self.settings.gpu_answer)
-        meter = GpuMeter(uuids, asker, self.clock, self.settings.gpu_period, tell)
+        meter = GpuMeter(gpus, asker, self.clock, self.settings.gpu_period, tell)
         meter.start()
         return meter
 

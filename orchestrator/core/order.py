@@ -132,7 +132,7 @@ class AgentStatus:
     `heartbeat` only grows while the agent lives. `checkpoint` is the newest checkpoint that it committed.
     `unshipped_seconds`: for how long the home store may lack work: the age of the oldest checkpoint that its
     uplink has to ship, or the time since that reached the store. None without an uplink that ever did.
-    `gpu_use`: how busy its GPUs are, where the platform gave it some by name.
+    `gpu_use`: how busy its GPUs are; None if it has none, or nvidia-smi does not say.
     """
 
     incarnation: str

@@ -1,7 +1,8 @@
 """Which process uses a GPU of this machine: one lock file for each GPU and user, held by the session's agent.
 
 All homes and controllers of a user share the files, so that no two of them use one GPU. A lock ends with the
-process that holds it, however that ends. Decides nothing (docs/decisions/032-gpu-locks-per-user.md).
+process that holds it, however that ends. What is left of a training then still holds the GPU. Decides nothing
+(docs/decisions/032-gpu-locks-per-user.md, 039-what-outlives-a-gpu-lock.md).
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
+from orchestrator import processes
 from orchestrator.clock import Clock
 from orchestrator.errors import Rejected
 from orchestrator.files import write_whole
@@ -34,9 +37,25 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Holder:
-    """Who holds a GPU, as its lock says: the session's folder. Empty if that is not known."""
+    """Who holds a GPU, as its lock says: the session's folder. Empty if that is not known.
+
+    `pid`: a process of the session that has outlived its lock, and `program` what it runs.
+    """
 
     session: str
+    pid: int | None = None
+    program: str = ""
+
+    def outlived(self, gpu: str) -> str:
+        """What there is to say of a process that outlived the lock; empty if none did."""
+        if self.pid is None:
+            return ""
+        what = f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
+        session = Path(self.session)
+        return (
+            f"{gpu} is held by {what}, which outlived session {session.name} of {session.parent}: "
+            f"`kill -9 {self.pid}` ends it"
+        )
 
 
 class GpuLocks:
@@ -46,8 +65,13 @@ class GpuLocks:
         self._folder = folder
         self._clock = clock
 
-    def holder(self, uuid: str) -> Holder | None:
-        """Who holds the GPU; None if nobody does."""
+    def holders(self, uuids: Iterable[str]) -> dict[str, Holder]:
+        """Who holds which of these GPUs. Those that nobody holds are left out."""
+        outlived = _Outlived()
+        found = ((uuid, self._holder(uuid, outlived)) for uuid in uuids)
+        return {uuid: holder for uuid, holder in found if holder is not None}
+
+    def _holder(self, uuid: str, outlived: _Outlived) -> Holder | None:
         try:
             descriptor = os.open(self._path(uuid), os.O_RDONLY | _PLAIN)
         except FileNotFoundError:
@@ -61,31 +85,36 @@ class GpuLocks:
             return Holder(self._who(uuid))
         finally:
             os.close(descriptor)
-        return None
+        return outlived.of(self._who(uuid))
 
     def any_held(self) -> bool:
         """Whether anybody holds any of them."""
         names = (path.stem for path in self._folder.glob("*.lock"))
-        return any(self.holder(name) is not None for name in names if _NAME.fullmatch(name))
+        return bool(self.holders(name for name in names if _NAME.fullmatch(name)))
 
     @contextmanager
     def taken(
         self, uuids: Iterable[str], count: int, session: str
-    ) -> Iterator[tuple[dict[str, int], dict[str, str]]]:
+    ) -> Iterator[tuple[dict[str, int], dict[str, Holder]]]:
         """Takes the first `count` of these GPUs that are free.
 
         Gives their descriptors by GPU, and who holds the others that it came across. A child that inherits a
         descriptor keeps the lock; ours are closed at the end. No descriptors if fewer are free.
         """
         held: dict[str, int] = {}
-        others: dict[str, str] = {}
+        others: dict[str, Holder] = {}
+        outlived = _Outlived()
         try:
             for uuid in uuids:
                 if len(held) == count:
                     break
                 descriptor = self._take(uuid)
                 if descriptor is None:
-                    others[uuid] = self._who(uuid)
+                    others[uuid] = Holder(self._who(uuid))
+                    continue
+                if (left := outlived.of(self._who(uuid))) is not None:
+                    os.close(descriptor)
+                    others[uuid] = left
                     continue
                 held[uuid] = descriptor
                 self._note(uuid, session)
@@ -118,7 +147,7 @@ class GpuLocks:
         return self._folder / f"{uuid}.lock"
 
     def _note(self, uuid: str, session: str) -> None:
-        """Only for people and for counting; the lock is what counts."""
+        """For people, for counting, and to find what outlives the lock."""
         with suppress(OSError):
             write_whole(self._folder / f"{uuid}.session", session.encode())
 
@@ -133,6 +162,19 @@ class GpuLocks:
             return ""
         finally:
             os.close(descriptor)
+
+
+class _Outlived:
+    """What is left of sessions that hold no lock any more, because their agent and its guardian were killed.
+    Looks through the processes at most once."""
+
+    @cached_property
+    def _bearers(self) -> dict[str, int]:
+        return processes.bearers(processes.SESSION)
+
+    def of(self, session: str) -> Holder | None:
+        pid = self._bearers.get(session) if session else None
+        return None if pid is None else Holder(session, pid, processes.program(pid))
 
 
 def _is_only_looked_at(descriptor: int) -> bool:

@@ -130,17 +130,18 @@ class ProcessPlatform:
 
     def _gpu_offer(self, gpus: MachineGpus, traits: Traits) -> Offer:
         options = self._options
-        slots, usable = gpus.slots(self._folder)
-        if "slots" in options.model_fields_set:
-            slots = min(slots, options.slots)
-        shown = max(1, slots)
+        free, usable = gpus.slots(self._folder)
+        most = options.slots if "slots" in options.model_fields_set else len(usable.gpus)
+        slots = min(free, most)
+        # Not by the GPUs that are free now: each session of a run needs the same number to resume bitwise.
+        sharing = max(1, min(len(usable.gpus) // gpus.devices, most))
         return Offer(
             platform=self._name,
             accelerator=options.accelerator,
             traits=traits,
-            slots=shown,
+            slots=max(1, slots),
             memory_gb=min((each.memory_gb for each in usable.gpus), default=None),
-            threads=options.threads or max(1, len(os.sched_getaffinity(0)) // shown),
+            threads=options.threads or max(1, len(os.sched_getaffinity(0)) // sharing),
             disk_gb=float(int(_disk_free_gb(self._folder))),
             unavailable=gpus.lack(usable, slots, self._name),
             own=own_named(options.accelerator, self._accelerators),

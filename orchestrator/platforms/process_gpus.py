@@ -9,7 +9,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from orchestrator import nvidia
@@ -20,7 +20,7 @@ from orchestrator.core.offer import UNDATED, Unavailable, until_human
 from orchestrator.core.own_accelerators import Own, own_named, row_named
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.nvidia import Found, Gpu
-from orchestrator.platforms.gpu_locks import GpuLocks, folder
+from orchestrator.platforms.gpu_locks import GpuLocks, Holder, folder
 
 ALL = "all"
 FRESH_SECONDS = 60.0  # GPUs come and go rarely; one that is taken shows in its lock
@@ -30,11 +30,13 @@ GIVEN = "ORCHESTRATOR_GPUS"  # for the agent: the UUIDs of its session's GPUs; e
 
 @dataclass(frozen=True)
 class Usable:
-    """What sessions may use. `left_out`: one sentence for each GPU that they may not, and why."""
+    """What sessions may use. `left_out`: one sentence for each GPU that they may not, and why. `outlived`:
+    one for each GPU that something uses whose session is over."""
 
     gpus: tuple[Gpu, ...]
     left_out: tuple[str, ...]
     trouble: str = ""
+    outlived: tuple[str, ...] = ()
 
 
 class MachineGpus:
@@ -132,18 +134,18 @@ class MachineGpus:
         """How many sessions of this platform fit, counting its own that run: GPUs that others hold do not
         count. `root`: the folder with the platform's sessions."""
         usable = self.usable()
-        free = 0
-        for gpu in usable.gpus:
-            holder = self._locks.holder(gpu.uuid)
-            free += holder is None or Path(holder.session).parent == root
-        return free // self.devices, usable
+        holders = self._locks.holders(each.uuid for each in usable.gpus)
+        others = {uuid: each for uuid, each in holders.items() if Path(each.session).parent != root}
+        outlived = _outlived(usable.gpus, others)
+        return (len(usable.gpus) - len(others)) // self.devices, replace(usable, outlived=outlived)
 
     def lack(self, usable: Usable, slots: int, platform: str) -> Unavailable | None:
         """Why no session can start, or None if one can."""
         if slots:
             return None
         if len(usable.gpus) >= self.devices:
-            return Unavailable("its GPUs are in use by other sessions of this user", UNDATED)
+            used = "its GPUs are in use by other sessions of this user"
+            return Unavailable("; ".join((used, *usable.outlived)), UNDATED)
         reasons = [each for each in (usable.trouble, *usable.left_out) if each]
         if usable.gpus:
             reasons.insert(
@@ -172,8 +174,15 @@ class MachineGpus:
             if not held:
                 there = ", ".join(str(each.index) for each in usable.gpus) or "none"
                 busy = ", ".join(str(by_uuid[uuid].index) for uuid in others) or "none"
-                raise QuotaExhausted(f"needs {devices} GPU(s); there are {there}, in use {busy}")
+                needs = f"needs {devices} GPU(s); there are {there}, in use {busy}"
+                raise QuotaExhausted("; ".join((needs, *_outlived(usable.gpus, others))))
             yield tuple(by_uuid[uuid] for uuid in held), tuple(held.values())
+
+
+def _outlived(gpus: Sequence[Gpu], holders: Mapping[str, Holder]) -> tuple[str, ...]:
+    """A sentence for each GPU that is held by what outlived its session."""
+    said = (holders[each.uuid].outlived(f"GPU {each.index}") for each in gpus if each.uuid in holders)
+    return tuple(filter(None, said))
 
 
 def variables_for(gpus: Sequence[Gpu]) -> dict[str, str]:

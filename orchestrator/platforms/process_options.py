@@ -17,8 +17,8 @@ class ProcessOptions(SessionOptions):
     """Sessions as processes of this machine.
 
     If `memory_gb` is unset, it is the host's memory, and sessions are not limited to it. If `threads` is
-    unset, the slots share the host's cores. From the controller's environment, the agent gets the usual
-    variables without secrets, and the names in `pass_env`.
+    unset, the slots share the host's cores, whether they are free or not. From the controller's environment,
+    the agent gets the usual variables without secrets, and the names in `pass_env`.
 
     `python`: the interpreter or environment that jobs without one of their own run in. If unset, it is the
     one that is active where they are submitted.

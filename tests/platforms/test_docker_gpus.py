@@ -18,6 +18,7 @@ from typing import Any
 import pytest
 
 from orchestrator.clock import SystemClock
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.order import Order
 from orchestrator.core.session import ABSENT, Sighting
@@ -30,10 +31,13 @@ from orchestrator.platforms.docker.options import DockerOptions
 from orchestrator.platforms.platform import Finding, Health, Platform
 from orchestrator.platforms.retrying import RetryingPlatform
 from orchestrator.session.staging import Materials
-from tests.conformance.test_platforms import any_order
+from tests.conformance.platform_suite import LONG
+from tests.conformance.test_platforms import DockerRig, agent, any_order
 from tests.docker_engine import PYTHON_IMAGE, Engine, load_python_image, running
 from tests.seen import observed
 from tests.waiting import PATIENCE, wait_until
+
+__all__ = ["agent"]
 
 # Prints what it was given and stays; SIGTERM ends it.
 AGENT = """
@@ -118,6 +122,23 @@ def test_a_session_sees_the_gpu_that_it_was_given_and_no_other(box: Box) -> None
     seen = box.seen("a-s01")
     assert seen["visible"] == "1"
     assert seen["smi"] == "0, GPU-1, Tesla T4, 15360\n"
+
+
+def test_the_use_of_its_own_gpu_is_told(tmp_path: Path, two_t4: Engine, agent: Path) -> None:
+    rig = DockerRig(tmp_path, agent, two_t4, PYTHON_IMAGE)
+    rig.options |= {"accelerator": "T4", "gpus": ["1"], "grace_seconds": 0.001}
+    rig.platform = rig.another_controller()
+    rig.start(rig.order("a-s01", total=LONG, accelerator="T4"))
+
+    def use() -> GpuUse | None:
+        status = rig.see("a-s01").status
+        return None if status is None else status.gpu_use
+
+    try:
+        found = wait_until(use, "a sample")
+    finally:
+        rig.close()
+    assert (found.gpus, found.percent, found.watts, found.celsius) == (1, 11.0, 60.0, 50.0)
 
 
 def test_two_orders_at_once_get_different_gpus_and_a_third_is_told_that_none_is_left(box: Box) -> None:

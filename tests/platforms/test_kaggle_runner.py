@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import tarfile
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Sighting, StopReply
 from orchestrator.platforms.kaggle import kernel, runner, stopping
@@ -231,6 +234,24 @@ def test_a_running_session_shows_the_end_of_its_log(box: Box) -> None:
     box.start(box.order(command=("python", "-c", TALKS)))
     box.until(lambda: "loss 1\nloss 2\n" in box.platform.observe([FIRST])[FIRST].log)
     assert box.see(FIRST).sighting is Sighting.RUNNING
+
+
+def test_the_use_of_its_own_gpu_is_told_and_kept(box: Box) -> None:
+    box.run(accelerator="T4", devices=1)  # one of the machine's two
+
+    def use() -> GpuUse | None:
+        status = box.see(FIRST).status
+        return None if status is None else status.gpu_use
+
+    found = wait_until(use, "a sample in the log")
+    assert (found.gpus, found.percent, found.watts) == (1, 11.0, 38.5)
+    pid = box.kaggle.kernel(FIRST).pid
+    assert pid is not None
+    os.kill(pid, signal.SIGTERM)
+    status = box.until_ended(FIRST).status
+    assert status is not None
+    assert status.gpu_use is not None
+    assert status.gpu_use.percent == 11.0
 
 
 def test_logs_shows_something_while_it_runs(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -19,14 +21,25 @@ from orchestrator.core.own_accelerators import OwnAccelerator
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import InputError, QuotaExhausted, Rejected
 from orchestrator.platforms import catalog
-from orchestrator.platforms.gpu_locks import GpuLocks
+from orchestrator.platforms.gpu_locks import GpuLocks, Holder, folder
 from orchestrator.platforms.process import ProcessPlatform
+from orchestrator.session.folder import SessionFolder
+from tests.agent.sessions import is_alive
 from tests.conformance.test_platforms import any_order
 from tests.platforms.test_process import DEAF, Box
 from tests.seen import observed
 from tests.stand_ins.nvidia_smi import GARBAGE, HANGS, FakeGpu, install, uuid
 from tests.waiting import wait_until
 
+# An agent with a training that does not end with it; nothing inherits the locks.
+WITH_TRAINING = DEAF.replace(
+    "threading\n",
+    """threading, subprocess
+training = subprocess.Popen(["sleep", "3600"], start_new_session=True)
+pathlib.Path(sys.argv[1], "training").write_text(str(training.pid))
+""",
+    1,
+)
 T4 = FakeGpu("Tesla T4", 15360)
 A100_MIG = FakeGpu("NVIDIA A100-SXM4-40GB", 40960, mig="Enabled")
 STRANGE = FakeGpu("NVIDIA Lab 9000", 30000)
@@ -50,12 +63,12 @@ class Machine:
         [found] = self.platform(**options).survey()  # type: ignore[arg-type]
         return found
 
-    def start(self, platform: ProcessPlatform, name: str, devices: int = 1) -> list[str]:
+    def start(self, platform: ProcessPlatform, name: str, devices: int = 1, agent: str = DEAF) -> list[str]:
         """Starts a session, and returns the UUIDs that it was given."""
         accelerator = platform.survey()[0].accelerator
         order = replace(any_order(name, 10, 1), platform="box", accelerator=accelerator, devices=devices)
         box = Box(self.folder)
-        platform.prepare(order, box.materials(DEAF))
+        platform.prepare(order, box.materials(agent))
         self._started.append((platform, name))
         platform.launch(order)
         wait_until(
@@ -116,6 +129,29 @@ def test_only_gpus_of_the_accelerator_count(machine: Gpus) -> None:
     mixed = machine(FakeGpu(), T4, FakeGpu(), A100_MIG)
     assert mixed.offer().slots == 2
     assert mixed.offer(accelerator="T4").slots == 1
+
+
+@pytest.mark.parametrize(
+    ("accelerator", "options", "cores"),
+    [
+        ("RTX4090", {}, 4),
+        ("RTX4090x2", {}, 8),
+        ("RTX4090", {"slots": 2}, 8),
+        ("RTX4090", {"slots": 9}, 4),
+        ("RTX4090", {"gpus": [0]}, 16),
+        ("RTX4090", {"threads": 3}, 3),
+    ],
+)
+def test_threads_do_not_depend_on_the_gpus_that_are_free(
+    machine: Gpus, monkeypatch: pytest.MonkeyPatch, accelerator: str, options: dict[str, object], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
+    box = machine(*[FakeGpu()] * 4)
+    alone = box.offer(accelerator=accelerator, **options)
+    with GpuLocks(folder(), SystemClock()).taken([uuid(n) for n in (1, 2, 3)], 3, "another home's"):
+        beside = box.offer(accelerator=accelerator, **options)
+    assert (alone.threads, beside.threads) == (cores, cores)
+    assert beside.slots == 1
 
 
 @pytest.mark.parametrize(
@@ -216,6 +252,28 @@ def test_two_homes_never_use_one_gpu_at_once(machine: Gpus) -> None:
     assert two.survey()[0].slots == 2
 
 
+def test_what_outlives_agent_and_guardian_still_holds_its_gpu(machine: Gpus) -> None:
+    box = machine(FakeGpu())
+    one, two = box.platform("one"), box.platform("two")
+    box.start(one, "a-s01", agent=WITH_TRAINING)
+    root = one._folder / "a-s01"
+    training = int((root / "training").read_text())
+    os.kill(int((root / "agent.pid").read_text()), signal.SIGKILL)
+    wait_until(lambda: not SessionFolder(root).alive(), "the agent's end")
+    assert is_alive(training)
+    closed = two.survey()[0].unavailable
+    assert closed is not None
+    said = f"GPU 0 is held by process {training} (sleep), which outlived session a-s01 of {one._folder}"
+    assert said in closed.reason
+    with pytest.raises(QuotaExhausted, match=re.escape(said)):
+        box.start(two, "b-s01")
+    assert GpuLocks(folder(), SystemClock()).any_held()
+    assert observed(one, ["a-s01"])["a-s01"].sighting is Sighting.ENDED
+    assert not is_alive(training)
+    assert not GpuLocks(folder(), SystemClock()).any_held()
+    assert box.start(two, "b-s01") == [uuid(0)]
+
+
 def test_who_only_looks_at_a_gpu_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
     looking: list[int] = []
 
@@ -229,7 +287,7 @@ def test_who_only_looks_at_a_gpu_keeps_nobody_from_taking_it(tmp_path: Path) -> 
     with locks.taken([uuid(0)], 1, "a") as (held, _):
         assert list(held) == [uuid(0)]
         with locks.taken([uuid(0)], 1, "b") as (none, others):
-            assert (none, others) == ({}, {uuid(0): "a"})
+            assert (none, others) == ({}, {uuid(0): Holder("a")})
     looking.append(os.open(tmp_path / f"{uuid(0)}.lock", os.O_RDONLY))
     fcntl.flock(looking[0], fcntl.LOCK_SH)
     with locks.taken([uuid(0)], 1, "c") as (held, _):

@@ -35,14 +35,17 @@ class Hardware:
     has_tpu: bool = False
 
     def nvidia_smi(self) -> str:
-        """The program's text. It answers the two queries of probes, and fails like the real
-        one without GPUs."""
+        """The program's text. It answers the queries of probes and of the GPUs' use, where the first GPU is
+        the least busy, and fails like the real one without GPUs."""
         if not self.gpus:
             return '#!/bin/sh\necho "No devices were found" >&2\nexit 6\n'
+        use = "\n".join(f"GPU-local-{i}, {11 + 10 * i}, 6144, 38.50, 55" for i in range(len(self.gpus)))
         wide = "\n".join(f"{i}, GPU-local-{i}, {name}, {self.memory}" for i, name in enumerate(self.gpus))
         return (
             '#!/bin/sh\ncase "$1" in\n'
             f"--query-gpu=index,uuid,name,memory.total) cat <<'EOT'\n{wide}\nEOT\n;;\n"
+            "--query-gpu=uuid,utilization.gpu,memory.used,power.draw,temperature.gpu)"
+            f" cat <<'EOT'\n{use}\nEOT\n;;\n"
             f"--query-gpu=name) cat <<'EOT'\n{chr(10).join(self.gpus)}\nEOT\n;;\n"
             '*) echo "the local Kaggle does not know: nvidia-smi $*" >&2; exit 2;;\nesac\n'
         )
