@@ -2,7 +2,7 @@
 
 All homes and controllers of a user share the files, so that no two of them use one GPU. A lock ends with the
 process that holds it, however that ends. What is left of a training then still holds the GPU. Decides nothing
-(docs/decisions/032-gpu-locks-per-user.md, 039-what-outlives-a-gpu-lock.md).
+(docs/decisions/032-gpu-locks-per-user.md, 038-what-outlives-a-gpu-lock.md).
 """
 
 from __future__ import annotations
