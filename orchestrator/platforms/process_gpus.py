@@ -18,6 +18,7 @@ from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.gpu_names import accelerator_of, may_be
 from orchestrator.core.offer import UNDATED, Unavailable, until_human
 from orchestrator.core.own_accelerators import Own, own_named, row_named
+from orchestrator.core.wording import count_text
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.nvidia import Found, Gpu
 from orchestrator.platforms.gpu_locks import GpuLocks, folder
@@ -172,7 +173,8 @@ class MachineGpus:
             if not held:
                 there = ", ".join(str(each.index) for each in usable.gpus) or "none"
                 busy = ", ".join(str(by_uuid[uuid].index) for uuid in others) or "none"
-                raise QuotaExhausted(f"needs {devices} GPU(s); there are {there}, in use {busy}")
+                told = f"needs {count_text(devices, 'GPU')}; this machine has GPU {there}; in use: {busy}"
+                raise QuotaExhausted(told)
             yield tuple(by_uuid[uuid] for uuid in held), tuple(held.values())
 
 
