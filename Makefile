@@ -8,7 +8,7 @@ BIN := .venv/bin
 # Empty counts as unset: otherwise every process of a test run compiles what it imports again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts lock soak bench docs site clean
+.PHONY: help setup demo demo-docker kaggle-local colab-local test lint parts compiled lock soak bench docs site clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1	/p' Makefile
@@ -32,7 +32,7 @@ colab-local: setup ## run a local Colab with short machines, to try without an a
 	@$(BIN)/python -m tests.stand_ins.colab --folder .colab-local --port 8378
 
 test: setup ## every check and every test (CI=true or SYSTEM_DEPS=1 also installs system packages)
-	@$(MAKE) --no-print-directory -j 2 lint parts
+	@$(MAKE) --no-print-directory -j 3 lint parts compiled
 	@$(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(if $(CI),--reruns 2)
 
 lint: setup ## format, lint, types, import rules
@@ -44,6 +44,11 @@ lint: setup ## format, lint, types, import rules
 # Beside lint, because one of them waits for the network and the other computes.
 parts: setup
 	@$(BIN)/python scripts/system_parts.py
+
+# The workers of a test run all start by importing every test, so that in a fresh clone each would compile it anew.
+# What is wrong with an import is told by the run itself.
+compiled: setup
+	@$(BIN)/pytest --collect-only -q >/dev/null 2>&1 || true
 
 lock: setup ## rewrite the lists of packages (UPGRADE=1: with the newest versions that fit)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import PurePosixPath
+from typing import TypeVar, cast
 
 MODULE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 70
@@ -207,6 +208,8 @@ STANDARD_LIBRARY_ONLY = (
     "orchestrator.uplink",
 )
 
+Node = TypeVar("Node", bound=ast.AST)
+
 
 @dataclass(frozen=True)
 class Module:
@@ -218,6 +221,17 @@ class Module:
     @cached_property
     def tree(self) -> ast.Module:
         return ast.parse(self.source, self.path)
+
+    @cached_property
+    def _by_kind(self) -> dict[type[ast.AST], list[ast.AST]]:
+        found: dict[type[ast.AST], list[ast.AST]] = {}
+        for node in ast.walk(self.tree):
+            found.setdefault(type(node), []).append(node)
+        return found
+
+    def nodes(self, kind: type[Node]) -> list[Node]:
+        """Those of exactly this kind. Every rule looks at every module, so each tree is walked once."""
+        return cast(list[Node], self._by_kind.get(kind, []))
 
     @property
     def name(self) -> str:
@@ -240,35 +254,34 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 Rule = Callable[[Module], Iterator[str]]
 
 
-def functions(tree: ast.AST) -> Iterator[Function]:
-    return (node for node in ast.walk(tree) if isinstance(node, Function))
+def functions(module: Module) -> Iterator[Function]:
+    yield from module.nodes(ast.FunctionDef)
+    yield from module.nodes(ast.AsyncFunctionDef)
 
 
-def imports(tree: ast.AST, package: str = "") -> Iterator[tuple[ast.AST, str]]:
+def imports(module: Module, package: str = "") -> Iterator[tuple[ast.AST, str]]:
     """Every imported name in full: `from a import b` is `a.b`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((node, alias.name) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            above = package.split(".")[: -(node.level - 1) or None] if node.level else []
-            origin = ".".join([*above, *([node.module] if node.module else [])])
-            yield from ((node, f"{origin}.{alias.name}") for alias in node.names)
+    for plain in module.nodes(ast.Import):
+        yield from ((plain, alias.name) for alias in plain.names)
+    for node in module.nodes(ast.ImportFrom):
+        above = package.split(".")[: -(node.level - 1) or None] if node.level else []
+        origin = ".".join([*above, *([node.module] if node.module else [])])
+        yield from ((node, f"{origin}.{alias.name}") for alias in node.names)
 
 
 def sizes(module: Module) -> Iterator[str]:
     lines = module.source.count("\n")
     if lines > MODULE_LINES_MAX:
         yield f"{module.path}: {lines} lines, {MODULE_LINES_MAX} at most"
-    for function in functions(module.tree):
+    for function in functions(module):
         length = (function.end_lineno or function.lineno) - function.lineno + 1
         if length > FUNCTION_LINES_MAX:
             yield module.at(function, f"{function.name} has {length} lines, {FUNCTION_LINES_MAX} at most")
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.ClassDef):
-            methods = [item.name for item in node.body if isinstance(item, Function)]
-            public = [name for name in methods if not name.startswith(("_", "test_"))]
-            if len(public) > PUBLIC_METHODS_MAX:
-                yield module.at(node, f"{node.name} has {len(public)} public methods")
+    for node in module.nodes(ast.ClassDef):
+        methods = [item.name for item in node.body if isinstance(item, Function)]
+        public = [name for name in methods if not name.startswith(("_", "test_"))]
+        if len(public) > PUBLIC_METHODS_MAX:
+            yield module.at(node, f"{node.name} has {len(public)} public methods")
 
 
 def module_names(module: Module) -> Iterator[str]:
@@ -285,12 +298,12 @@ def docstrings(module: Module) -> Iterator[str]:
 def one_clock(module: Module) -> Iterator[str]:
     """Only the clock reads the time. Nothing sleeps, tests included."""
     sleeps = module.path.startswith(SLEEPS)
-    for node, name in imports(module.tree):
+    for node, name in imports(module):
         if module.is_product and not module.path.startswith(READS_TIME) and name.split(".")[0] == "time":
             yield module.at(node, "only orchestrator/clock.py reads the time")
         if name == "time.sleep" and not sleeps:
             yield module.at(node, "wait for a condition with a deadline, do not sleep")
-    for call in (node for node in ast.walk(module.tree) if isinstance(node, ast.Call)):
+    for call in module.nodes(ast.Call):
         text = ast.unparse(call.func)
         if text in ("time.sleep", "asyncio.sleep") and not sleeps:
             yield module.at(call, "wait for a condition with a deadline, do not sleep")
@@ -302,7 +315,7 @@ def one_clock(module: Module) -> Iterator[str]:
 
 def broad_excepts(module: Module) -> Iterator[str]:
     """A handler for everything must raise again, or say on its line why it does not: `# noqa: BLE001 why`."""
-    for handler in (node for node in ast.walk(module.tree) if isinstance(node, ast.ExceptHandler)):
+    for handler in module.nodes(ast.ExceptHandler):
         caught = {ast.unparse(t) for t in _caught(handler)}
         if not caught & {"", "Exception", "BaseException"}:
             continue
@@ -322,11 +335,11 @@ def _caught(handler: ast.ExceptHandler) -> list[ast.expr]:
 def pure_core(module: Module) -> Iterator[str]:
     if not module.path.startswith("orchestrator/core/"):
         return
-    for node, name in imports(module.tree):
+    for node, name in imports(module):
         if name.split(".")[0] in IMPURE:
             yield module.at(node, f"core is pure and cannot use {name}")
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
+    for node in module.nodes(ast.Call):
+        if isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS:
             yield module.at(node, f"core is pure and cannot call {node.func.id}")
 
 
@@ -341,7 +354,7 @@ def import_rules(module: Module) -> Iterator[str]:
         return
     package = module.name if module.path.endswith("__init__.py") else module.name.rpartition(".")[0]
     bare = any(_within(module.name, prefix) for prefix in STANDARD_LIBRARY_ONLY)
-    for node, name in imports(module.tree, package):
+    for node, name in imports(module, package):
         if _within(name, "orchestrator"):
             if not any(_within(name, allowed) for allowed in (row, *MAY_IMPORT[row])):
                 yield module.at(node, f"{row} may not import {name}")
@@ -357,14 +370,10 @@ def platform_names(module: Module) -> Iterator[str]:
     """What a platform can do is data (Traits). Outside its own module its name decides nothing."""
     if not module.is_product or module.path.startswith(("orchestrator/platforms/", *COMPARES_SCHEMES)):
         return
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Compare):
-            values = list(_constants(node.left, *node.comparators))
-        elif isinstance(node, ast.MatchValue):
-            values = list(_constants(node.value))
-        else:
-            continue
-        for value in PLATFORM_NAMES.intersection(values):
+    compared = [(node, (node.left, *node.comparators)) for node in module.nodes(ast.Compare)]
+    matched = [(node, (node.value,)) for node in module.nodes(ast.MatchValue)]
+    for node, values in (*compared, *matched):
+        for value in PLATFORM_NAMES.intersection(_constants(*values)):
             yield module.at(node, f"compares with the platform name {value!r}; ask its Traits")
 
 
@@ -377,7 +386,7 @@ def _constants(*nodes: ast.expr) -> Iterator[str]:
 
 
 def no_mocks(module: Module) -> Iterator[str]:
-    for node, name in imports(module.tree):
+    for node, name in imports(module):
         if name.startswith(("unittest.mock", "mock.", "pytest_mock")) or name == "mock":
             yield module.at(node, "no mocks of our own code: values in, values out, or the real thing")
 
@@ -386,7 +395,7 @@ def failing_is_possible(module: Module) -> Iterator[str]:
     """A test asserts: itself, through pytest, or through a function whose name or body shows it."""
     if not module.is_test:
         return
-    local = {function.name: function for function in functions(module.tree)}
+    local = {function.name: function for function in functions(module)}
     for name, function in local.items():
         if name.startswith("test") and not _asserts(function, local, seen=set()):
             yield module.at(function, f"{name} asserts nothing")

@@ -129,14 +129,14 @@ def test_each_of_many_warts_is_named(tmp_path: Path, agent: Path) -> None:
         assumptions.QUOTA, assumptions.CLOCK, assumptions.LISTED, assumptions.SIZES, assumptions.SLUG,
         assumptions.LINES, assumptions.KEPT_LOG, assumptions.CANCELLED, assumptions.DELETED,
     )  # fmt: skip
-    for attempt in range(3):  # a trial on a machine that stalls sees less of the live log, and says so
+    for attempt in range(3):  # a trial on a machine that stalls sees less, and says so
         (folder := tmp_path / str(attempt)).mkdir()
         with trying(folder, agent, replace(warts)) as (tried, kaggle):
             first = tried.course.first()
             kaggle.warts.files_lag_seconds = 0.0
             tried.course.hand_over(first)
             found = tried.checks()
-        if found[assumptions.LINES.id].verdict is not Verdict.NOT_SEEN:
+        if all(found[each.id].verdict is not Verdict.NOT_SEEN for each in named):
             break
     assert {each.id for each in found.values() if each.verdict is Verdict.FAILS} == ids(*named)
 

@@ -1,4 +1,8 @@
-"""Programs that answer as nvidia-smi does, for machines that have none."""
+"""Programs that answer as nvidia-smi does, for machines that have none.
+
+The form of the answers is that of driver 580.159 on an H100: `0, GPU-…, NVIDIA H100 80GB HBM3, 81559, Disabled`
+and `GPU-…, 0, 0, 70.44, 35`.
+"""
 
 from __future__ import annotations
 

@@ -29,11 +29,12 @@ def make_stripes(n):
     return (images + 2.5 * torch.randn(n, 16, 16)).unsqueeze(1), labels
 
 
-def evaluate(model, loader):
+def evaluate(model, loader, device):
     model.eval()
     correct = 0
     with torch.no_grad():
         for images, labels in loader:
+            images, labels = images.to(device), labels.to(device)
             correct += (model(images).argmax(1) == labels).sum().item()
     return correct / len(loader.dataset)
 
@@ -69,7 +70,7 @@ def main():
             loss = F.cross_entropy(model(images), labels)
             loss.backward()
             optimizer.step()
-        accuracy = evaluate(model, test_loader)
+        accuracy = evaluate(model, test_loader, device)
         print(f"epoch {epoch}: loss {loss.item():.4f}, accuracy {accuracy:.3f}")
         torch.save(
             {"epoch": epoch, "model": model.state_dict(), "optimizer": optimizer.state_dict()},
