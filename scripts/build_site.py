@@ -30,6 +30,9 @@ def build(site: Path) -> int:
 
 
 def main(words: list[str]) -> int:
+    if len(words) > 1 or any(word.startswith("-") for word in words):
+        print("usage: build_site.py [FOLDER]   (default: build/site)", file=sys.stderr)
+        return 2
     site = Path(words[0]) if words else ROOT / "build" / "site"
     status = build(site.absolute())
     if status == 0:

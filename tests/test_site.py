@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts import record_demo
+from scripts import build_site, record_demo
 from tests.site import Page, Site
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -120,3 +120,8 @@ def test_the_recordings_text_does_not_touch_its_edges() -> None:
     assert ground in (ROOT / "docs" / "_static" / "demo.svg").read_text(encoding="utf-8")
     with pytest.raises(SystemExit, match="another form"):
         record_demo.with_margin("<svg></svg>")
+
+
+def test_an_option_is_not_taken_for_a_folder(capsys: pytest.CaptureFixture[str]) -> None:
+    assert build_site.main(["--help"]) == 2
+    assert "[FOLDER]" in capsys.readouterr().err

@@ -68,8 +68,8 @@ PROTOCOLS = (
     "orchestrator.stores.abandoned",
 )
 SPOKEN = (
-    "accelerators", "checkpoint", "event", "gpu_use", "job", "lifecycle", "notes", "offer", "order", "run",
-    "schedule", "session", "wire", "wording",
+    "accelerators", "checkpoint", "event", "gpu_use", "job", "lifecycle", "notes", "offer", "openings",
+    "order", "run", "schedule", "session", "wire", "wording",
 )  # fmt: skip
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),

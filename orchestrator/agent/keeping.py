@@ -64,7 +64,9 @@ def _keep(monitor: Monitor, gathered: Gathered, step: int, over: threading.Event
         notes.append(f"the outputs could not be kept: {why}")
         return
     if kept is not None:
-        monitor.log.say(f"kept {len(kept.files)} outputs, {kept.size / 1e6:.1f} MB")
+        monitor.log.say(
+            f"kept {len(kept.files)} output{'' if len(kept.files) == 1 else 's'}, {kept.size / 1e6:.1f} MB"
+        )
     if gathered.left:
         notes.append(gathered.left)
     if left:

@@ -26,9 +26,11 @@ def tell(text: str) -> None:
 
 
 def ask(text: str, default: str = "") -> str:
-    """The answer; an empty one means the default, and without a default the question is asked again."""
+    """The answer; an empty one means the default, and without a default the question is asked again. A text
+    that ends with the valid answers, such as `[y/N]`, names the default itself."""
+    ending = " " if text.endswith("]") else f" [{default}]: " if default else ": "
     while True:
-        _prompt(f"{text} [{default}]: " if default else f"{text}: ")
+        _prompt(f"{text}{ending}")
         answer = _line().strip() or default
         if answer:
             return answer

@@ -10,7 +10,7 @@ import codecs
 import os
 from collections.abc import Callable, Mapping
 
-_ERRORS = "orchestrator-typewriter"  # for a terminal: what has no stand-in becomes a question mark
+_ERRORS = "orchestrator-typewriter"  # for a terminal: without accents, or a question mark
 _ERRORS_IN_A_PIPE = "orchestrator-utf8"  # in the C locale: the bytes of UTF-8, as Python writes them there
 _ASCII_LOCALES = frozenset({"C", "POSIX"})
 _COERCED = frozenset({"C.UTF-8", "C.utf8", "UTF-8"})  # what Python puts into LC_CTYPE in such a locale
@@ -22,6 +22,14 @@ _STAND_INS = {
     "τ": "tau", "°": " degrees",
     "√": "sqrt", "σ": "sigma", "§": "section ", "³": "^3", "⁶": "^6", "‘": "'", "’": "'", "‚": ",", "‛": "'",
     "“": '"', "”": '"', "„": '"', "‟": '"', "‹": "<", "›": ">", "«": "<<", "»": ">>", "\xa0": " ",
+    "°": "deg ",
+}  # fmt: skip
+
+
+# For a terminal only: in a pipe, the letters of names and logs stay what they are.
+_LETTERS = {
+    "ß": "ss", "ẞ": "SS", "æ": "ae", "Æ": "AE", "œ": "oe", "Œ": "OE", "ø": "o", "Ø": "O", "ł": "l", "Ł": "L",
+    "đ": "d", "Đ": "D", "ð": "d", "þ": "th", "ı": "i",
 }  # fmt: skip
 
 
@@ -62,10 +70,21 @@ def _register() -> None:
     codecs.register_error(_ERRORS_IN_A_PIPE, lambda error: _replaced(error, in_utf8=True))
 
 
+def _letters(character: str) -> str:
+    """`o` for `ö`: without the accents; a question mark if no letter of ASCII is left."""
+    import unicodedata  # few texts need it
+
+    if shown := _LETTERS.get(character):
+        return shown
+    pieces = unicodedata.normalize("NFKD", character)
+    bare = "".join(each for each in pieces if not unicodedata.combining(each))
+    return bare if bare and bare.isascii() and bare.isprintable() else "?"
+
+
 def _replaced(error: UnicodeError, *, in_utf8: bool) -> tuple[str | bytes, int]:
     if not isinstance(error, UnicodeEncodeError):
         raise error
     text = error.object[error.start : error.end]
-    pieces = (_STAND_INS.get(character) or (character if in_utf8 else "?") for character in text)
-    shown = "".join(pieces)
+    other = str if in_utf8 else _letters
+    shown = "".join(_STAND_INS.get(character) or other(character) for character in text)
     return (shown.encode("utf-8", "replace") if in_utf8 else shown), error.end

@@ -147,7 +147,12 @@ def _json(found: Curves, chosen: Sequence[Curve]) -> dict[str, object]:
 def _draw(call: Call, found: Curves, curve: Curve, columns: int) -> None:
     log, out = call.options.log, call.out
     pieces = pictures.pieces(found, curve, log=log)
-    out.say(f"{out.paint(title(curve), 'bold')}  {_figures(curve)}{', logarithmic' if log else ''}")
+    figures = f"{_figures(curve)}{', logarithmic' if log else ''}"
+    if out.has_width and len(title(curve)) + len(figures) + 2 > columns:
+        out.wrapped(title(curve), "bold")
+        out.wrapped(figures, "dim")
+    else:
+        out.say(f"{out.paint(title(curve), 'bold')}  {figures}")
     if not pieces:
         what = "nothing above 0 to draw on a logarithmic scale" if log and curve.points else "no finite value"
         out.say(f"  ({what})")

@@ -50,7 +50,8 @@ def _command(call: Call, words: list[str]) -> int:
         arguments.parse([*words, "--help"])
     page = words[0] if len(words) == 1 and pages.exists(words[0]) else None
     call.out.document({"command": words, "text": said.getvalue(), "page": page})
-    call.out.say()
     more = ("help", page, "--page") if page else ("help", pages.LIST)
-    call.out.facts([("its page" if page else "pages", call.command(*more))])
+    if page or not words:
+        call.out.say()
+        call.out.facts([("its page" if page else "pages", call.command(*more))])
     return Exit.OK

@@ -26,6 +26,12 @@ _STYLES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", 
 # Marks our own styles inside a text. Nobody else can write one: each process draws a new random word.
 _PEN = f"\x1b<{os.urandom(12).hex()}:"
 _PENS = re.compile(rf"({_PEN}[0-9]+>)")
+# Characters of two columns: Hangul, Han and kana with their punctuation, full-width forms, and emoji.
+_WIDE = re.compile(
+    "[\u1100-\u115f\u2e80-\u303e\u3041-\ua4cf\uac00-\ud7a3\uf900-\ufaff\ufe30-\ufe6f\uff00-\uff60"
+    "\uffe0-\uffe6\U0001f300-\U0001f64f\U0001f900-\U0001f9ff\U00020000-\U0003fffd]"
+)
+_SECOND = "\ue000"  # of a private area: `plain` lets none through
 WRAPPED_WIDTH = 24  # the last column of a table can do with so much, because it is wrapped
 NAMES_SHARE_MAX = 0.45  # of a terminal's width, for the names beside values
 GAP = "  "
@@ -124,9 +130,10 @@ class Output:
             return lines
         room = max(20, _columns() - indent)
         return [
-            piece
+            piece.replace(_SECOND, "")
             for line in lines
-            for piece in textwrap.wrap(line, room, break_long_words=False, break_on_hyphens=False) or [""]
+            for piece in textwrap.wrap(_doubled(line), room, break_long_words=False, break_on_hyphens=False)
+            or [""]
         ]
 
     def table(
@@ -138,32 +145,41 @@ class Output:
         if self.as_json:
             return
         rows = [[self._told(cell) for cell in row] for row in rows]
-        if self.is_terminal:
+        kept = _fitting(headers, rows, spare) if self.has_width else list(range(len(headers)))
+        if self.is_terminal and not _is_squeezed(headers, rows, kept):
             from rich.console import Console
 
             table = self.rich_table(headers, rows, right=right, spare=spare)
             Console(no_color=not self.is_coloured, highlight=False).print(table)
             return
-        kept = _fitting(headers, rows, spare) if self.has_width else list(range(len(headers)))
         right = frozenset(place for place, c in enumerate(kept) if c in right)
         lines = [[one_line(row[c]) for c in kept] for row in (headers, *rows)]
         widths = [max(len(row[c]) for row in lines) for c in range(len(kept))]
-        for row in lines:
+        for number, row in enumerate(lines):
             cells = (
                 cell.rjust(width) if c in right else cell.ljust(width)
                 for c, (cell, width) in enumerate(zip(row, widths, strict=True))
             )
-            self._say_row(list(cells), sum(widths[:-1]) + len(GAP) * (len(widths) - 1))
+            self._say_row(
+                list(cells), sum(widths[:-1]) + len(GAP) * (len(widths) - 1), "" if number else "dim"
+            )
 
-    def _say_row(self, cells: list[str], indent: int) -> None:
-        """Wraps the last cell, unless there is hardly room for it."""
+    def _say_row(self, cells: list[str], indent: int, style: str) -> None:
+        """Wraps the last cell: beside the others, or below them if there is hardly room for it."""
+        first, more = cells[-1].rstrip(), []
         if self.has_width and _columns() - indent >= WRAPPED_WIDTH:
-            first, *more = self.fitted(cells[-1].rstrip(), indent) or [""]
-        else:
-            first, more = cells[-1], []
-        self.say(GAP.join([*cells[:-1], first]).rstrip())
+            first, *more = self.fitted(first, indent) or [""]
+        elif self.has_width and len(first) > _columns() - indent and len(cells) > 1:
+            indent = 2 * len(GAP)
+            first, more = "", self.fitted(first, indent)
+        row = (self._styled(cell, style) for cell in (*cells[:-1], first))
+        self.say(GAP.join(row).rstrip())
         for line in more:
-            self.say(f"{' ' * indent}{line}")
+            self.say(f"{' ' * indent}{self._styled(line, style)}")
+
+    def _styled(self, cell: str, style: str) -> str:
+        chosen = style or phase_style(cell.strip())
+        return self.paint(cell, chosen) if chosen else cell
 
     def rich_table(
         self, headers: Sequence[str], rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(),
@@ -174,11 +190,13 @@ class Output:
         from rich.text import Text
 
         kept = _fitting(headers, rows, spare)
-        tight = sum(_widths(headers, rows)[c] for c in kept) > _columns()  # then names are folded, too
+        widths = _widths(headers, rows)
+        tight = sum(widths[c] for c in kept) > _columns()
+        folded = max(kept[:-1], key=lambda c: widths[c], default=-1) if tight else -1  # the widest one, too
         table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
         for c in kept:
             justify: Literal["left", "right"] = "right" if c in right else "left"
-            folds = c == kept[-1] or (c == kept[0] and tight)
+            folds = c in (kept[-1], folded)
             table.add_column(headers[c], justify=justify, no_wrap=not folds, overflow="fold")
         for row in rows:
             table.add_row(*(Text(self._shown(plain(row[c])), style=phase_style(row[c])) for c in kept))
@@ -195,11 +213,23 @@ def _fitting(headers: Sequence[str], rows: Sequence[Sequence[str]], spare: Seque
     return kept
 
 
+def _is_squeezed(headers: Sequence[str], rows: Sequence[Sequence[str]], kept: Sequence[int]) -> bool:
+    """Whether the last column alone lacks the room that it needs."""
+    widths = _widths(headers, rows)
+    others = sum(widths[c] for c in kept[:-1])
+    return others <= _columns() < others + min(widths[kept[-1]] - len(GAP), WRAPPED_WIDTH)
+
+
 def _widths(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:
     """What each column needs, with the gap behind it."""
     widths = [max(len(row[c]) for row in (headers, *rows)) + len(GAP) for c in range(len(headers))]
     widths[-1] = min(widths[-1], WRAPPED_WIDTH)
     return widths
+
+
+def _doubled(line: str) -> str:
+    """With a mark behind each character that takes two columns, so that its length is its width."""
+    return line if line.isascii() else _WIDE.sub(lambda found: found[0] + _SECOND, line)
 
 
 def _columns() -> int:

@@ -6,5 +6,10 @@ from orchestrator.client.own_python import Told
 
 
 def facts(found: tuple[Told, ...]) -> list[tuple[str, str]]:
-    """One row each, with the platform's name where there are several."""
-    return [("python", each.text if len(found) == 1 else f"{each.platform}: {each.text}") for each in found]
+    """One row for each Python, with the names of its platforms where there are several."""
+    platforms: dict[str, list[str]] = {}
+    for each in found:
+        platforms.setdefault(each.text, []).append(each.platform)
+    if len(platforms) == 1:
+        return [("python", text) for text in platforms]
+    return [("python", f"{', '.join(names)}: {text}") for text, names in platforms.items()]

@@ -65,7 +65,8 @@ def _consents(call: Call, plan: Removing) -> bool:
         return True
     if not (call.out.is_terminal and sys.stdin.isatty()):
         return False
-    what = "" if call.options.keep_checkpoints else " with their checkpoints"
+    whose = "its" if len(plan.runs) == 1 else "their"
+    what = "" if call.options.keep_checkpoints else f" with {whose} checkpoints"
     try:
         answer = input(f"\nRemove {count_text(len(plan.runs), 'run')}{what} for good? [y/N] ")
     except EOFError:

@@ -82,7 +82,7 @@ def _tell_steps(call: Call, found: Replay) -> None:
 def _summary(name: str, counts: Mapping[Answer, int]) -> str:
     same, differs = counts.get(Answer.SAME, 0), counts.get(Answer.DIFFERS, 0)
     given, unjudged = counts.get(Answer.GIVEN, 0), counts.get(Answer.UNJUDGED, 0)
-    verdict = f"{differs:,} of them differ" if differs else "none differs"
+    verdict = f"{differs:,} of them {'differs' if differs == 1 else 'differ'}" if differs else "none differs"
     made = count_text(same + differs, "decision")
     parts = [f"{made} made again, {verdict}" if same + differs else "no decision could be made again"]
     if unjudged:

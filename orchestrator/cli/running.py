@@ -44,8 +44,8 @@ TIGHTENS = (
 )  # listings change nothing
 # These print times in the user's zone. Logs and live views keep UTC, as do all other commands.
 LOCAL = frozenset({
-    "backup", "health", "list", "notify", "plan", "ps", "replay", "restore", "schedule", "show", "status",
-    "submit", "why",
+    "backup", "doctor", "health", "list", "notify", "plan", "ps", "quota", "replay", "restore", "schedule",
+    "show", "status", "submit", "why",
 })  # fmt: skip
 CRASH_BYTES_MAX = 4 * 1024 * 1024
 

@@ -177,7 +177,7 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummar
     ]
     out.say()
     headers = ("SESSION", "WHERE", "FROM STEP", "TO STEP", "TOOK", "HOW IT ENDED")
-    out.table(headers, rows, right=frozenset({2, 3, 4}))
+    out.table(headers, rows, right=frozenset({2, 3, 4}), spare=(2,))
 
 
 def _present_text(record: RunRecord) -> str:

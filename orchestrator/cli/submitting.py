@@ -12,6 +12,7 @@ from orchestrator.client.attendance import attendance
 from orchestrator.client.lost import sentence
 from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
+from orchestrator.core.openings import openings
 from orchestrator.core.run import RunRecord
 from orchestrator.core.wording import date, help_page
 from orchestrator.errors import BackendError, InputError, OrchestratorError
@@ -186,9 +187,11 @@ def _route_facts(plan: Plan) -> list[tuple[str, str]]:
         Verdict.SLOT: "queued: waits for a free slot",
         Verdict.START: "queued: waits for you to start a machine",
     }.get(plan.verdict, "queued: waits for quota or capacity" if at is None else f"queued until {date(at)}")
+    worth, others = openings(route.rejections)
     return [
         ("route", waits),
-        *(("", f"{o}: {reason}") for o, _, reason in routing.rejection_rows(route.rejections)),
+        *(("", f"{o}: {reason}") for o, _, reason in routing.rejection_rows(worth)),
+        ("", others),
         *(("to start it", command) for command in routing.starts(route)),
     ]
 

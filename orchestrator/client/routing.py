@@ -208,6 +208,8 @@ def losses_text(choice: Choice, job: Job) -> str:
         return ""
     where = f"{offer.platform}/{offer.accelerator}"
     if not lived.lost:
+        if lived.sessions == 1:
+            return f"the one session on {where} so far was not lost"
         return f"none of {count_text(lived.sessions, 'session')} on {where} was lost so far"
     every = span(mean_time_to_failure(offer))
     lost = f"sessions on {where} are lost about every {every} ({lived.lost} of the last {lived.sessions})"

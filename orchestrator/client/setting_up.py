@@ -7,6 +7,7 @@ whether Kaggle accepts the keys.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -186,7 +187,9 @@ def _gpus_text(engine: FoundEngine, seen: tuple[Gpu, ...]) -> str:
 
 
 def _names(gpus: tuple[Gpu, ...]) -> str:
-    return "; ".join(f"{each.name}, {each.memory_gb:.1f} GB" for each in gpus) or "none"
+    """`2 × NVIDIA GeForce RTX 4090, 25.8 GB`."""
+    counts = Counter(f"{each.name}, {each.memory_gb:.1f} GB" for each in gpus)
+    return "; ".join(f"{count} × {name}" if count > 1 else name for name, count in counts.items()) or "none"
 
 
 def _kaggle(home: Home) -> Found:

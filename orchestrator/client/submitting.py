@@ -189,7 +189,8 @@ def check_route(route: Route) -> None:
     """Raises NoRoute if no offer can ever take the job, AccessDenied if a human must act first."""
     answer = verdict(route)
     told = [
-        f"  {each.platform}/{each.accelerator}: {each.reason} [{routing.until_text(each.until)}]"
+        f"  {each.platform}/{each.accelerator}: {each.reason}"
+        + (f" [{routing.until_text(each.until)}]" if answer is not Verdict.NEVER else "")
         for each in route.rejections
     ]
     if answer is Verdict.NEVER:

@@ -8,7 +8,6 @@ special case: it is a queued run that has checkpoints.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 from orchestrator.core import slices
 from orchestrator.core.action import (
@@ -46,7 +45,8 @@ from orchestrator.core.event import (
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
 from orchestrator.core.needs import wanting
-from orchestrator.core.offer import UNDATED, Rejection, Route, UntilKind, Uplink
+from orchestrator.core.offer import UNDATED, Route, UntilKind, Uplink
+from orchestrator.core.openings import openings_text
 from orchestrator.core.order import Outcome
 from orchestrator.core.patience import doubtful, goes_on_without
 from orchestrator.core.pause import pausing
@@ -250,8 +250,8 @@ def _take_route(draft: Draft) -> None:
     kinds = {r.until.kind for r in route.rejections}
     undated = any(r.until == UNDATED for r in route.rejections)
     opening = opens_at(route)
-    start = _told(r for r in route.rejections if r.until.kind is UntilKind.START)
-    told = _told(sorted(route.rejections, key=lambda r: r.until.kind is not UntilKind.START))
+    start = openings_text(r for r in route.rejections if r.until.kind is UntilKind.START)
+    told = openings_text(sorted(route.rejections, key=lambda r: r.until.kind is not UntilKind.START))
     if opening is None and not undated and not kinds & {UntilKind.SLOT, UntilKind.START}:
         draft.emit(Held(now, f"no offer can run this job: {told or 'no platform is configured'}"))
         return
@@ -261,10 +261,6 @@ def _take_route(draft: Draft) -> None:
         draft.look_again_at = min(until or math.inf, now + LOOK_AGAIN_SECONDS)
     if not record.deferred or _moved(record.until, until) or start != record.start:
         draft.emit(Deferred(now, until, told, start))
-
-
-def _told(rejections: Iterable[Rejection]) -> str:
-    return "; ".join(f"{r.platform}/{r.accelerator}: {r.reason}" for r in rejections)
 
 
 def _opens_seconds(route: Route, now: float) -> float | None:

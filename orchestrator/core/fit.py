@@ -14,7 +14,7 @@ from orchestrator.core.job import Job, Kind, Profile
 from orchestrator.core.offer import Offer
 from orchestrator.core.own_accelerators import row_of
 from orchestrator.core.profiles import least_memory_gb, profile_of
-from orchestrator.core.wording import span
+from orchestrator.core.wording import count_text, span
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def fit_on(job: Job, offer: Offer, micro_batch_caps: Mapping[str, int]) -> Fit |
     if micro_batch is None or accumulate is None:
         return (
             f"no micro-batch up to {limit} divides the global batch of {job.work.global_batch} on "
-            f"{row.devices} device(s) in groups of {job.work.group}"
+            f"{count_text(row.devices, 'device')} in groups of {job.work.group}"
         )
     session = terms(job, offer)
     if session.productive <= 0:

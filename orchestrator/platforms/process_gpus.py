@@ -18,6 +18,7 @@ from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.gpu_names import accelerator_of, may_be
 from orchestrator.core.offer import UNDATED, Unavailable, until_human
 from orchestrator.core.own_accelerators import Own, own_named, row_named
+from orchestrator.core.wording import count_text
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.nvidia import Found, Gpu
 from orchestrator.platforms.gpu_locks import GpuLocks, Holder, folder
@@ -174,7 +175,7 @@ class MachineGpus:
             if not held:
                 there = ", ".join(str(each.index) for each in usable.gpus) or "none"
                 busy = ", ".join(str(by_uuid[uuid].index) for uuid in others) or "none"
-                needs = f"needs {devices} GPU(s); there are {there}, in use {busy}"
+                needs = f"needs {count_text(devices, 'GPU')}; this machine has GPU {there}; in use: {busy}"
                 raise QuotaExhausted("; ".join((needs, *_outlived(usable.gpus, others))))
             yield tuple(by_uuid[uuid] for uuid in held), tuple(held.values())
 

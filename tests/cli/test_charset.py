@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli import charset
+from orchestrator.cli.output import Output
 from orchestrator.core.event import GaveUp
 from orchestrator.core.order import Outcome
 from tests.cli.calls import BINARIES, PATIENCE, Caller
@@ -51,6 +52,11 @@ def test_what_ascii_lacks_has_a_stand_in_and_nothing_of_a_run_is_lost_in_a_pipe(
     assert "5 × 6 → … 日本".encode(encoding, errors).decode() == "5 x 6 -> ... 日本"
     encoding, errors = charset.chosen("utf-8", {"LC_ALL": "C"}, terminal=True)
     assert "5 × 6 → … 日本".encode(encoding, errors) == b"5 x 6 -> ... ??"
+    assert "Größe, œuvre, łódź, ﬁ, Ａ, ½, \u0301".encode(encoding, errors) == (
+        b"Grosse, oeuvre, lodz, fi, A, ?, ?"
+    )
+    encoding, errors = charset.chosen("iso-8859-1", {"LANG": "de_DE"}, terminal=True)
+    assert "Größe, Łódź".encode(encoding, errors) == "Größe, Lódz".encode("latin-1")
 
 
 @pytest.mark.parametrize(
@@ -112,3 +118,50 @@ def test_a_terminal_gets_only_what_it_can_show(
     if words[0] in ("ps", "show"):
         assert max(map(len, text.splitlines())) <= columns
         assert "no newer checkpoint" in " ".join(text.split())
+
+
+class Wide(Output):
+    """An output on a terminal of so many columns."""
+
+    def __init__(self) -> None:
+        super().__init__(as_json=False)
+        self.has_width = True
+
+
+def test_characters_of_two_columns_count_as_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "24")
+    assert Wide().fitted("die 模型 passt nicht 模型 ja", 0) == ["die 模型 passt nicht", "模型 ja"]
+    assert Wide().fitted("die model passt nicht mod ja", 0) == ["die model passt nicht", "mod ja"]
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_last_cell_goes_below_the_others_where_there_is_no_room(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    rows = [("here-gpu-of-a-long-name", "no free slot: 2 of 2 taken by us"), ("b", "c")]
+    out = Wide()
+    out.is_terminal = terminal
+    out.table(("OFFER", "WHY"), rows)
+    assert capsys.readouterr().out.splitlines() == [
+        "OFFER                    WHY",
+        "here-gpu-of-a-long-name",
+        "    no free slot: 2 of 2 taken by us",
+        "b                        c",
+    ]
+
+
+def test_no_column_vanishes_from_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    out = Wide()
+    out.is_terminal = True
+    what = "a loop in PyTorch that saves and resumes by itself, in a few lines"
+    out.table(("EXAMPLE", "WHAT", "NEEDS"), [("first", what, "torch")])
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[0].split() == ["EXAMPLE", "WHAT", "NEEDS"]
+    words = " ".join(lines[1:]).split()
+    assert {"first", "torch"} < set(words)
+    assert [word for word in words if word not in ("first", "torch")] == what.split()

@@ -68,7 +68,7 @@ def test_init_writes_the_engine_that_it_finds(user: Caller, engine: Engine) -> N
 
 def test_init_writes_the_gpus_that_the_engine_gives(user: Caller, two_t4: Engine) -> None:
     answer = user("init", "--force", DOCKER_HOST=two_t4.url)
-    assert "Tesla T4, 16.1 GB; Tesla T4, 16.1 GB" in answer.out
+    assert "2 × Tesla T4, 16.1 GB" in answer.out
     written = {each.name: dict(each.options) for each in config.load(user.home).platforms}
     assert written["docker"] == {"host": two_t4.url, "accelerator": "T4", "gpus": ["0", "1"]}
     assert written["docker-t4x2"] == {"host": two_t4.url, "accelerator": "T4x2", "gpus": ["0", "1"]}

@@ -142,7 +142,7 @@ def test_doctor_says_whose_account_it_is_and_what_it_has_left(user: Caller, kagg
     found = states(user)
     assert found["kaggle: account"] == ("ok", f"ada at {kaggle.url}", "")
     assert found["kaggle: gpu quota"][0] == "ok"
-    assert "0.0 of 30.0 hours used, renewed 20" in found["kaggle: gpu quota"][1]
+    assert "0.0 of 30.0 hours used, renews 20" in found["kaggle: gpu quota"][1]
     assert "0.0 of 20.0 hours used" in found["kaggle: tpu quota"][1]
     state, offers, _ = found["platform kaggle"]
     assert state == "ok"
@@ -195,7 +195,7 @@ def test_doctor_says_when_a_quota_is_used_up(user: Caller, kaggle: LocalKaggle) 
     kaggle.use_up("gpu")
     found = states(user)
     assert found["kaggle: gpu quota"][0] == "warning"
-    assert "30.0 of 30.0 hours used, renewed 20" in found["kaggle: gpu quota"][1]
+    assert "30.0 of 30.0 hours used, renews 20" in found["kaggle: gpu quota"][1]
     assert "T4x2, not now: the week's GPU quota is used up" in found["platform kaggle"][1]
     assert "cpu, 5 slots" in found["platform kaggle"][1]
 

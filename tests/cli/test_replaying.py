@@ -72,7 +72,7 @@ def test_a_decision_that_differs_is_told_field_by_field(home: Path, say: Say) ->
     change(home, "update events set inputs = ? where run = 'run1' and seq = ?", json.dumps(inputs), seq)
     code, out, _ = say("replay", "run1")
     assert code == 1
-    assert "1 of them differ" in out
+    assert "1 of them differs" in out
     assert "route: cloud/T4 was chosen, now not offered" in out
     code, out, _ = say("replay", "--all", "--json")
     found = json.loads(out)

@@ -167,7 +167,7 @@ NOES = [
     No("not native", home(), "T4 has no native bf16, only fp16, fp32", NEVER,
        replace(GRAPHMER, profiles=(("T4", Profile(16, BF16)),))),
     No("indivisible", home("TPUv5e-8"), "no micro-batch up to 8 divides the global batch of 24 on "
-       "8 device(s) in groups of 8", NEVER,
+       "8 devices in groups of 8", NEVER,
        replace(PLAIN, work=Work(10, 24, group=8))),
     No("memory", home(memory_gb=10.0), "needs 12 GB of memory per device, but T4 has 10", NEVER),
     No("memory of the job", home("cpu", memory_gb=4.0), "needs 6 GB of memory per device, but cpu has 4",

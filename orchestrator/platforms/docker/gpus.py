@@ -20,6 +20,7 @@ from docker.errors import NotFound as DockerNotFound
 from requests import RequestException
 
 from orchestrator.core.order import Order
+from orchestrator.core.wording import count_text
 from orchestrator.errors import QuotaExhausted, Transient
 from orchestrator.platforms.docker import builder
 from orchestrator.platforms.docker import container as containers
@@ -98,9 +99,8 @@ def choose(client: docker.DockerClient, options: DockerOptions, order: Order) ->
     if options.share_gpus:
         free.sort(key=lambda each: holders[each])
     if len(free) < order.devices:
-        raise QuotaExhausted(
-            f"needs {order.devices} GPU(s); free among {', '.join(options.gpus)}: {', '.join(free) or 'none'}"
-        )
+        needed, named = count_text(order.devices, "GPU"), ", ".join(options.gpus)
+        raise QuotaExhausted(f"needs {needed}; free among {named}: {', '.join(free) or 'none'}")
     return tuple(free[: order.devices])
 
 

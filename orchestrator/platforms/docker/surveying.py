@@ -9,6 +9,7 @@ from orchestrator.core.accelerators import Accelerator
 from orchestrator.core.job import Kind
 from orchestrator.core.offer import Offer, Traits, Unavailable, Until, UntilKind, until_human
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
+from orchestrator.core.wording import count_text
 from orchestrator.platforms.docker import gpus
 from orchestrator.platforms.docker.container import Found
 from orchestrator.platforms.docker.gpus import Probe
@@ -64,7 +65,8 @@ def _unfit(name: str, options: DockerOptions, devices: int, probe: Probe) -> Una
     named = len(set(options.gpus))
     if named < devices:
         ids = ", ".join(f"'{number}'" for number in range(devices))
-        reason = f"{options.accelerator} needs {devices} GPU(s), but the config names {named or 'none'}"
+        needed = count_text(devices, "GPU")
+        reason = f"{options.accelerator} needs {needed}, but the config names {named or 'none'}"
         return Unavailable(reason, until_human(f"write `gpus: [{ids}]` under {name} in the config"))
     if probe.refusal is not None:
         reason = f"the engine does not provide GPU {', '.join(options.gpus)}: {probe.refusal}"

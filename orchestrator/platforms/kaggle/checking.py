@@ -52,7 +52,7 @@ def _quota(name: str, pool: Pool | None, refresh_at: float | None) -> Finding:
     if pool is None or not pool.allowed:
         return Finding(what, Health.WARNING, "none", f"verify your phone (TPU: your identity): {SETTINGS}")
     renewed = (
-        "" if refresh_at is None else f", renewed {datetime.fromtimestamp(refresh_at, UTC):%Y-%m-%d %H:%MZ}"
+        "" if refresh_at is None else f", renews {datetime.fromtimestamp(refresh_at, UTC):%Y-%m-%d %H:%MZ}"
     )
     text = f"{pool.used / HOUR:.1f} of {pool.allowed / HOUR:.1f} hours used{renewed}"
     return Finding(what, Health.OK if pool.used < pool.allowed else Health.WARNING, text)
