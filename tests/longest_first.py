@@ -41,6 +41,17 @@ LONG = (  # slowest first, by the durations of a whole run
     "tests/jobs/test_graphmer_bench.py",
     "tests/training/test_huggingface.py",
     "tests/training/test_lightning.py",
+    "tests/training/test_exact.py",
+    "tests/test_requirements.py",
+    "tests/platforms/test_docker.py",
+    "tests/test_failover.py",
+    "tests/test_site.py",
+    "tests/test_hindsight.py",
+    "tests/test_late_output.py",
+    "tests/test_losses.py",
+    "tests/test_ledger_upgrade.py",
+    "tests/training/test_values.py",
+    "tests/training/test_loading.py",
 )
 
 
