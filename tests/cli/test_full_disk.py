@@ -46,6 +46,7 @@ def mounted(folder: Path, size: int) -> Iterator[Path]:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
+    """Named before `user` by the tests that want both, so that the user's processes end before it is gone."""
     with mounted(tmp_path, 8 * MB) as found:
         yield found
 
@@ -59,7 +60,7 @@ def fill(disk: Path) -> Path:
     return filler
 
 
-def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(user: Caller, disk: Path) -> None:
+def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(disk: Path, user: Caller) -> None:
     (user.home / "platforms").symlink_to(disk)
     user.config(UNLIMITED)
     run = user.submitted(user.job(total=400, pace=0.01, gate=200))
@@ -88,7 +89,7 @@ def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(user: Caller, dis
     wait_until(lambda: user.record(run).standing == "done", "the run to go on")
 
 
-def test_a_full_home_is_named_before_anything_else(user: Caller, disk: Path) -> None:
+def test_a_full_home_is_named_before_anything_else(disk: Path, user: Caller) -> None:
     user.home = disk / "home"
     user.config(UNLIMITED)
     filler = fill(disk)
