@@ -32,7 +32,7 @@ def meant(words: list[str], *, as_page: bool = False) -> Page | None:
     """The page that these words name, or a part of it; None for a command. Raises InputError for neither."""
     if not as_page and _is_of_command(words):
         return None
-    return showing.of_words(words, [each.name for each in arguments.COMMANDS])
+    return showing.of_words(words, [] if as_page else [each.name for each in arguments.COMMANDS])
 
 
 def _is_of_command(words: list[str]) -> bool:

@@ -61,13 +61,15 @@ def draw(text: str, *, coloured: bool) -> None:
 
 def of_words(words: list[str], commands: list[str]) -> Page:
     """The page that these words name: a topic, and perhaps the words of a heading. The topic may be written
-    as pages link it: `docs/kaggle.md#options`. Raises InputError for an unknown one."""
+    as pages link it: `docs/kaggle.md#options`. Raises InputError for an unknown one, which may
+    have been meant as one of these commands."""
     given, _, linked = words[0].removeprefix("docs/").partition("#")
     topic = given.removesuffix(".md")
     if not pages.exists(topic):
         hint = did_you_mean(topic, [*commands, *pages.topics()])
         listed = f"`orchestrator help {pages.LIST}` lists the pages"
-        raise InputError(f"there is no command or page {words[0]!r}; {hint}{listed}")
+        what = "command or page" if commands else "page"
+        raise InputError(f"there is no {what} {words[0]!r}; {hint}{listed}")
     heading = " ".join((*([linked] if linked else []), *words[1:]))
     page = pages.read(topic)
     return page.under(heading) if heading else page

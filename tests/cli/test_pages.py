@@ -140,6 +140,11 @@ def test_an_unknown_page_says_which_there_are(words: list[str], hint: str) -> No
     assert hint in str(error.value)
 
 
+def test_an_unknown_page_is_not_taken_for_the_command_of_its_name() -> None:
+    with pytest.raises(InputError, match="^there is no page 'submit'; `orchestrator help topics` lists"):
+        helping.meant(["submit"], as_page=True)
+
+
 def test_a_name_of_both_is_the_command_and_names_its_page(user: Caller) -> None:
     text = user("help", "rehearse").out
     assert text.startswith("usage: orchestrator rehearse")
