@@ -37,6 +37,8 @@ NAMES = (
         ("-e git+https://host/one#egg=one", None),
         ("one @ https://host/one.whl", None), ("https://host/one.whl", None),
         ("--index-url https://host/simple", None), ("-f ./wheels", None), ("--pre", None), ("one.two", None),
+        ('one --config-settings="a=./b"', None), ("one==1 --global-option=./b", None),
+        ("-e ./one --config-settings a=./b", "./one"), ("file:./my%20lib", "./my lib"),
     ],
 )  # fmt: skip
 def test_what_a_line_names_here(line: str, path: str | None) -> None:
@@ -59,6 +61,19 @@ def test_what_no_session_could_install(path: str, told: str) -> None:
     found = LocalPath(path, False).trouble(NAMES)
     assert told in found
     assert bool(told) == bool(found)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_refused"),
+    [
+        ("./gone.whl; sys_platform == 'win32'", False), ("./gone.whl", True),
+        ("./gone; sys_platform == 'win32'", True), ("-e ./gone ; sys_platform == 'win32'", True),
+    ],
+)  # fmt: skip
+def test_an_archive_for_other_machines_may_be_missing(line: str, is_refused: bool) -> None:
+    found = local_path(line)
+    assert found is not None
+    assert bool(found.trouble(NAMES)) == is_refused
 
 
 def test_the_top_of_a_source_that_is_no_project() -> None:

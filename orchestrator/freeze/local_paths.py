@@ -11,22 +11,25 @@ import posixpath
 import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz")
 REMEDY = "put the code into `source`, or build a wheel that a package index has, and name its version"
 _EDITABLE = re.compile(r"(?:-e|--editable)(?:\s*=\s*|\s+|(?<=-e))(.+)")
 _NAMED = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\]\s*)?@\s*(.+)")
-_AFTER = re.compile(r"\s+--hash|\s*;")  # of what follows a path: hashes, and a marker
+_AFTER = re.compile(r"\s+-|\s*;")  # of what follows a path: options such as --hash, and a marker
 _EXTRAS = re.compile(r"\[[^\]/]*\]$")
 _MAKES_IT_A_PROJECT = ("pyproject.toml", "setup.py")
 
 
 @dataclass(frozen=True)
 class LocalPath:
-    """What one line names. `path`: with `/`, without its extras; absolute if it begins with `/` or `~`."""
+    """What one line names. `path`: with `/`, without its extras; absolute if it begins with `/` or `~`.
+    `optional`: an archive that only some machines need, as a marker says."""
 
     path: str
     editable: bool
+    optional: bool = False
 
     @property
     def absolute(self) -> bool:
@@ -34,7 +37,7 @@ class LocalPath:
 
     def trouble(self, names: Collection[str]) -> str:
         """Why no session could install it, given the paths in the source; empty if one could."""
-        if self.absolute:
+        if self.absolute or self.optional:
             return ""
         inside = posixpath.normpath(self.path)
         if inside.split("/")[0] == "..":
@@ -58,16 +61,19 @@ def local_path(line: str) -> LocalPath | None:
     """What a logical line of a requirements file names on this machine; None if it names nothing here."""
     editable, named = _EDITABLE.fullmatch(line), _NAMED.fullmatch(line)
     found = editable or named
-    text = _AFTER.split((line if found is None else found[1]).strip(), maxsplit=1)[0].strip().strip("'\"")
+    whole = (line if found is None else found[1]).strip()
+    text = _AFTER.split(whole, maxsplit=1)[0].strip().strip("'\"")
     if text.startswith("-"):
         return None
+    # pip looks for a folder whatever the marker says, but not for an archive.
+    optional = ";" in whole and editable is None and text.lower().endswith(ARCHIVES)
     if text.lower().startswith("file:"):
         path = re.sub(r"^//(?:localhost)?(?=/)", "", text[5:].partition("#")[0])
-        return LocalPath(path, editable is not None)
+        return LocalPath(unquote(path), editable is not None, optional)
     if "://" in text or named is not None:
         return None
     text = _EXTRAS.sub("", text)
     is_path = editable is not None or "/" in text or text.startswith((".", "~"))
     if not is_path and not text.lower().endswith(ARCHIVES):
         return None
-    return LocalPath(text, editable is not None)
+    return LocalPath(text, editable is not None, optional)
