@@ -148,6 +148,22 @@ def test_gitignore_is_honoured_at_every_level_as_git_does(source: Path, into: Pa
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".orchestratorignore"])
+@pytest.mark.parametrize("pattern", ["data/**", "**/data/**", "*?*?*ta/**"])
+def test_an_exception_in_a_folder_of_which_all_is_ignored_goes_along(
+    source: Path, into: Path, name: str, pattern: str
+) -> None:
+    (source / "data" / "deep").mkdir(parents=True)
+    for path in ("keep.txt", "big.bin", "deep/keep.txt"):
+        (source / "data" / path).write_text("")
+    (source / name).write_text(f"{pattern}\n!data/keep.txt\n")
+    found = frozen(source, into)
+    with tarfile.open(into / f"{found.sha256}.tar.gz") as archive:
+        assert [each for each in archive.getnames() if "data" in each] == ["data/keep.txt"]
+    (source / name).write_text(f"{pattern}\n")
+    assert ("data/",) in [each.paths for each in frozen(source, into).left_out]
+
+
+@pytest.mark.parametrize("name", [".gitignore", ".orchestratorignore"])
 @pytest.mark.parametrize(
     "content",
     [

@@ -177,9 +177,13 @@ def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = 
 
 def _spec(lines: list[str]) -> GitIgnoreSpec:
     spec = GitIgnoreSpec.from_lines(lines)
+    has_exceptions = any(line.startswith("!") for line in lines)
     for each in spec.patterns:
         if isinstance(each.regex, re.Pattern):
-            each.regex = without(each.regex)
+            each.regex = regex = without(each.regex)
+            if has_exceptions and each.include and regex.pattern.endswith("/"):
+                # `data/**` is about what is in the folder. Like git, we enter it to find an exception there.
+                each.regex = re.compile(f"{regex.pattern}.", regex.flags)
     return spec
 
 
