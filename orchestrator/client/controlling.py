@@ -31,6 +31,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.errors import BackendError, InputError
 from orchestrator.files import open_log
 from orchestrator.ledger import Ledger, Owner, Standby
+from orchestrator.processes import SESSION
 
 START_SECONDS = 60.0
 STOP_SECONDS = 30.0
@@ -183,6 +184,8 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None:
         return owner
     log = home.folders.controller_log
+    # A training may submit. Its controller is no part of that session, to be killed or to hold its GPU.
+    variables = {name: value for name, value in os.environ.items() if name != SESSION}
     with os.fdopen(open_log(log), "ab") as output:
         start = output.tell()
         child = subprocess.Popen(
@@ -192,7 +195,7 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
             stderr=output,
             start_new_session=True,
             cwd=home.path,
-            env={**os.environ, VARIABLE: str(home.path)},
+            env={**variables, VARIABLE: str(home.path)},
         )
     _wait(clock, lambda: _has_taken_over(ledger, child.pid) or child.poll() is not None, START_SECONDS)
     owner, code = ledger.owner(), child.poll()

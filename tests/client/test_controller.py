@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Client
+from orchestrator import Client, processes
 from orchestrator.client import controlling, owning
 from orchestrator.client.health import State
+from orchestrator.client.home import VARIABLE
 from orchestrator.errors import ControllerRunning, SpecError
 from orchestrator.ledger import Ledger, Owner
 from tests.waiting import PATIENCE
@@ -91,6 +92,22 @@ def test_a_controller_that_was_started_is_named_and_can_be_stopped_at_once(tmp_p
         assert controlling.ensure(client.home, client.clock, ledger) is None
         assert ledger.looks > 3
     client.controller.stop()
+
+
+def test_a_controller_that_a_training_started_is_no_part_of_its_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(processes.SESSION, str(tmp_path / "a-s01"))
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nenv > '{tmp_path}/seen'\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    client = Client(tmp_path)
+    client.home.ledger().close()
+    client.controller.start()
+    seen = (tmp_path / "seen").read_text()
+    assert f"{VARIABLE}={tmp_path}" in seen
+    assert processes.SESSION not in seen
 
 
 RESTARTING = """
