@@ -95,15 +95,15 @@ def values(name: str, prefix: str) -> set[str]:
     return {value for value in bearers(name) if value.startswith(prefix)}
 
 
-def bearers(name: str) -> dict[str, int]:
-    """For each value that the variable `name` has in an environment that this user can read: the pid of a
-    process with it."""
+def bearers(name: str) -> dict[str, list[int]]:
+    """For each value that the variable `name` has in an environment that this user can read: the pids of the
+    processes with it."""
     start = f"{name}=".encode()
-    found = {}
+    found: dict[str, list[int]] = {}
     for pid in _pids():
         for variable in _environment(pid):
             if variable.startswith(start):
-                found[os.fsdecode(variable.partition(b"=")[2])] = pid
+                found.setdefault(os.fsdecode(variable.partition(b"=")[2]), []).append(pid)
     return found
 
 

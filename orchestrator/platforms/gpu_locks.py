@@ -19,11 +19,13 @@ from pathlib import Path
 
 from orchestrator import processes
 from orchestrator.clock import Clock
+from orchestrator.core.wording import count_text
 from orchestrator.errors import Rejected
 from orchestrator.files import write_whole
 
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WHO_BYTES_MAX = 4096
+_PIDS_TOLD_MAX = 8
 _TRIES, _PAUSE_SECONDS = 100, 0.02  # somebody may look at a lock while we take it
 _NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 
@@ -39,22 +41,26 @@ def folder() -> Path:
 class Holder:
     """Who holds a GPU, as its lock says: the session's folder. Empty if that is not known.
 
-    `pid`: a process of the session that has outlived its lock, and `program` what it runs.
+    `pids`: processes of the session that have outlived its lock, and `program` what the first of them runs.
     """
 
     session: str
-    pid: int | None = None
+    pids: tuple[int, ...] = ()
     program: str = ""
 
     def outlived(self, gpu: str) -> str:
         """What there is to say of a process that outlived the lock; empty if none did."""
-        if self.pid is None:
+        if not self.pids:
             return ""
-        what = f"process {self.pid} ({self.program})" if self.program else f"process {self.pid}"
+        what = f"process {self.pids[0]}" + (f" ({self.program})" if self.program else "")
+        if more := len(self.pids) - 1:
+            what += f" and {count_text(more, 'other')}"
+        listed = " ".join(map(str, self.pids[:_PIDS_TOLD_MAX]))
+        ended = f"{_PIDS_TOLD_MAX} of them" if more >= _PIDS_TOLD_MAX else "them" if more else "it"
         session = Path(self.session)
         return (
             f"{gpu} is held by {what}, which outlived session {session.name} of {session.parent}: "
-            f"`kill -9 {self.pid}` ends it"
+            f"`kill -9 {listed}` ends {ended}"
         )
 
 
@@ -169,12 +175,12 @@ class _Outlived:
     Looks through the processes at most once."""
 
     @cached_property
-    def _bearers(self) -> dict[str, int]:
+    def _bearers(self) -> dict[str, list[int]]:
         return processes.bearers(processes.SESSION)
 
     def of(self, session: str) -> Holder | None:
-        pid = self._bearers.get(session) if session else None
-        return None if pid is None else Holder(session, pid, processes.program(pid))
+        pids = self._bearers.get(session) if session else None
+        return Holder(session, tuple(pids), processes.program(pids[0])) if pids else None
 
 
 def _is_only_looked_at(descriptor: int) -> bool:

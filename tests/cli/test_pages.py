@@ -141,7 +141,7 @@ def test_an_unknown_page_says_which_there_are(words: list[str], hint: str) -> No
 
 
 def test_an_unknown_page_is_not_taken_for_the_command_of_its_name() -> None:
-    with pytest.raises(InputError, match="^there is no page 'submit'; `orchestrator help topics` lists"):
+    with pytest.raises(InputError, match=r"^there is no page 'submit'; `orchestrator help topics` lists"):
         helping.meant(["submit"], as_page=True)
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -14,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import processes
 from orchestrator.clock import SystemClock
 from orchestrator.core.job import Precision
 from orchestrator.core.offer import Offer, UntilKind
@@ -272,6 +274,28 @@ def test_what_outlives_agent_and_guardian_still_holds_its_gpu(machine: Gpus) -> 
     assert not is_alive(training)
     assert not GpuLocks(folder(), SystemClock()).any_held()
     assert box.start(two, "b-s01") == [uuid(0)]
+
+
+def test_all_that_outlived_a_session_is_named_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(processes.SESSION, str(tmp_path / "sessions" / "a-s01"))
+    left = [subprocess.Popen(["sleep", "60"]) for _ in range(2)]
+    locks = GpuLocks(tmp_path, SystemClock())
+    with locks.taken([uuid(0)], 1, ""):
+        pass
+    (tmp_path / f"{uuid(0)}.session").write_text(os.environ[processes.SESSION])
+    told = locks.holders([uuid(0)])[uuid(0)].outlived("GPU 0")
+    for each in left:
+        each.kill()
+        each.wait()
+    first, second = sorted(each.pid for each in left)
+    assert f"process {first} (sleep) and 1 other, which outlived session a-s01 of" in told
+    assert told.endswith(f": `kill -9 {first} {second}` ends them")
+    assert locks.holders([uuid(0)]) == {}
+    many = Holder("/home/a-s01", tuple(range(10, 30)), "python").outlived("GPU 0")
+    assert "process 10 (python) and 19 others, which" in many
+    assert many.endswith("`kill -9 10 11 12 13 14 15 16 17` ends 8 of them")
 
 
 def test_who_only_looks_at_a_gpu_keeps_nobody_from_taking_it(tmp_path: Path) -> None:
