@@ -52,16 +52,27 @@ def test_a_plan_names_it_among_what_stays_here(tmp_path: Path) -> None:
 
 
 def test_another_folder_of_its_name_is_source(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    pull(tmp_path, source / "result")
+    home, source = tmp_path / "home", tmp_path / "source"
+    home.mkdir()
+    pull(home, source / "result")
     (source / "result").rename(tmp_path / "elsewhere")
     (source / "result").mkdir()
     (source / "result" / "code.py").write_text("")
-    assert sent(source, tmp_path) == ({"result/code.py"}, [])
+    assert sent(source, home) == ({"result/code.py"}, [])
+
+
+def test_a_new_folder_with_the_inode_of_a_removed_one_is_source(tmp_path: Path) -> None:
+    home, source = tmp_path / "home", tmp_path / "source"
+    home.mkdir()
+    pull(home, source / "result")
+    (source / "result" / "code.py").write_text("")
+    assert sent(source, home) == (set(), ["by default: what `orchestrator pull` wrote: result/"])
+    (source / "result" / "model.pt").unlink()  # as if removed and made again: most file systems reuse inodes
+    assert sent(source, home) == ({"result/code.py"}, [])
 
 
 def test_a_damaged_note_says_nothing_and_is_replaced(tmp_path: Path) -> None:
-    for content in ("{", "[1]", '{"/x": "1", "\\u0000": 1}'):
+    for content in ("{", "[1]", '{"/x": "1", "\\u0000": 1}', '{"/": [1, [1]], "\\u0000": [1, ["a"]]}'):
         (tmp_path / PULLED).write_text(content)
         assert pulled.known(Folders(tmp_path)) == {}
     pull(tmp_path / "home", tmp_path / "source" / "result")
