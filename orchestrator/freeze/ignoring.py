@@ -38,6 +38,7 @@ _PACKAGES = ("venv", "wandb")  # with `__init__.py` they are the user's code
 # `backtracking.without` does not know the expression.
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
+_FOLDER = "ps_d"  # the group with which pathspec's expressions mark the slash after a folder
 
 
 @dataclass(frozen=True)
@@ -64,15 +65,30 @@ class _File:
 
     def judge(self, name: str) -> tuple[bool | None, str]:
         """True: left out; False: included by an exception; None: the file says nothing. And the rule."""
-        found = self.spec.check_file(self.above + name[len(self.below) :])
-        if found.include is None or found.index is None:
-            return None, ""
-        return found.include, f"{self.label}: {self.lines[found.index]}"
+        found = _last_match(self.spec, self.above + name[len(self.below) :])
+        return (None, "") if found is None else (found[0], f"{self.label}: {self.lines[found[1]]}")
 
     def leads_into(self, folder: str) -> bool:
         """Whether an exception with a path names something below this folder, which is left out."""
         parts = (self.above + folder[len(self.below) :]).strip("/").split("/")
         return any(_leads(line[1:], parts) for line in self.lines if line.startswith("!"))
+
+
+def _last_match(spec: GitIgnoreSpec, path: str) -> tuple[bool, int] | None:
+    """What the last pattern says that matches the path itself, else the last that matches a folder above it;
+    and its index. (`check_file` takes `build/` for a folder above also where the path is that folder, so an
+    earlier `!src/**` would send `src/build/`, which git ignores.)"""
+    above = None
+    for index in reversed(range(len(spec.patterns))):
+        each = spec.patterns[index]
+        found = each.regex.search(path) if each.include is not None and each.regex is not None else None
+        if each.include is None or found is None:
+            continue
+        below = path.endswith("/") and str(each.pattern).rstrip().endswith("**/")  # any folder in one
+        if found.groupdict().get(_FOLDER) is None or found.end() == len(path) or below:
+            return each.include, index
+        above = above or (each.include, index)
+    return above
 
 
 def _leads(pattern: str, folder: list[str]) -> bool:
