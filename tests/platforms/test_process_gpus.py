@@ -293,7 +293,7 @@ def test_all_that_outlived_a_session_is_named_at_once(
     assert f"process {first} (sleep) and 1 other, which outlived session a-s01 of" in told
     assert told.endswith(f": `kill -9 {first} {second}` ends them")
     assert locks.holders([uuid(0)]) == {}
-    many = Holder("/home/a-s01", tuple(range(10, 30)), "python").outlived("GPU 0")
+    many = Holder("/one/a-s01", tuple(range(10, 30)), "python").outlived("GPU 0")
     assert "process 10 (python) and 19 others, which" in many
     assert many.endswith("`kill -9 10 11 12 13 14 15 16 17` ends 8 of them")
 
