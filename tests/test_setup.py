@@ -144,7 +144,7 @@ def test_no_other_code_of_ours_calls_pip() -> None:
         for folder in ("orchestrator", "scripts", "images")
         for path in (ROOT / folder).rglob("*.py")
         if '"-m", "pip"' in path.read_text()
-    }
+    } - {"orchestrator/installation.py"}  # what it says is for a person to type
     assert calling == {
         "orchestrator/agent/packages/__init__.py",
         "orchestrator/agent/requirements.py",

@@ -93,9 +93,7 @@ def test_a_submission_says_what_it_did(user: Caller) -> None:
 
 def test_a_job_that_nothing_will_take_makes_no_run(user: Caller) -> None:
     client = Client(user.home)
-    with pytest.raises(
-        NoRoute, match=r"no configured platform can ever run this job\n  here/cpu: .* \[permanently\]"
-    ):
+    with pytest.raises(NoRoute, match=r"no configured platform can ever run this job\n  here/cpu: .*"):
         client.submit(user.folder / user.job(accelerator="T4"))
     with pytest.raises(InputError, match=r"platform 'her'.*did you mean 'here'"):
         client.plan(user.folder / user.job(), platforms=["her"])
