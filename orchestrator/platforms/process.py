@@ -7,6 +7,7 @@ state of its own: another controller must see and do the same.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -31,7 +32,7 @@ from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, InputError, NotFound, Rejected, Transient
-from orchestrator.files import allow, read_small, remove_tree, sweep, write_whole
+from orchestrator.files import allow, is_full, read_small, remove_tree, sweep, write_whole
 from orchestrator.interpreters import Interpreter
 from orchestrator.platforms import environments
 from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
@@ -165,6 +166,8 @@ class ProcessPlatform:
                 raise Rejected(f"{order.session} was stopped before it was launched")
             if session.ordered() != order:
                 raise Rejected(f"{order.session} is not prepared for this order")
+            if is_full(session.root):  # an agent would die without a word
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(session.root))
             python = self._pythons.pop(order.session, None) or self._python(order, "launch")
             told = json.loads(self._options.agent_settings(order)) | {
                 "python": python.path,

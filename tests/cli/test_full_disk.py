@@ -26,6 +26,7 @@ from orchestrator.stores.memory import MemoryStore
 from tests.cli.calls import UNLIMITED, Caller
 from tests.conformance.store_suite import outbox
 from tests.core.runs import NOW, ended, record, running
+from tests.platforms.test_process import STILLBORN, Box
 from tests.waiting import wait_until
 
 MB = 1_000_000
@@ -78,7 +79,7 @@ def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(disk: Path, user:
         return f"the disk {disk} (" in user("show", run).out
 
     wait_until(is_named, "the full disk to be named")
-    wait_until(lambda: user.phase(run) in ("held", "preparing"), "the run to wait for room")
+    wait_until(lambda: user.phase(run) in ("held", "preparing", "launching"), "the run to wait for room")
     if user.phase(run) == "held":  # not even one save came through; otherwise the next session is staged
         said = user("ps").out
         assert f"the disk {disk} (" in said
@@ -99,6 +100,21 @@ def test_a_full_home_is_named_before_anything_else(disk: Path, user: Caller) -> 
     assert "`orchestrator rm`" in said
     filler.unlink()
     assert user.submitted("job.yaml")
+
+
+def test_a_launch_on_a_full_disk_names_it_and_starts_nothing(disk: Path) -> None:
+    box = Box(disk)
+    platform = box.platform()
+    platform.prepare(box.order, box.materials(STILLBORN))
+    filler = fill(disk)
+    with pytest.raises(OSError, match="No space left") as caught:
+        platform.launch(box.order)
+    assert disk_of(Path(caught.value.filename)) == disk
+    output = box.sessions / "a-s01" / "agent.out"
+    assert not output.exists()
+    filler.unlink()
+    platform.launch(box.order)
+    wait_until(lambda: output.exists() and "no module" in output.read_text(), "what the agent said")
 
 
 @pytest.mark.parametrize("message", [
