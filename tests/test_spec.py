@@ -52,6 +52,8 @@ def test_the_bundled_jobs_validate() -> None:
     assert {"T4", "T4x2", "L4", "A100", "H100", "TPUv5e-1", "TPUv6e-1"} <= {
         name for name, _ in full.job.profiles
     }
+    for each in (full, nightly):
+        assert {"gpu>=16GB", "gpu>=8GB"} <= {name for name, _ in each.job.profiles}  # what people own
     assert full.job.requirements_on(Kind.TPU) == Requirements("requirements-tpu.txt")
     assert full.job.work.total == 50_000
     assert full.job.work.parameters == 80.3e6
