@@ -3,23 +3,14 @@
 from __future__ import annotations
 
 import subprocess
-import tarfile
 from pathlib import Path
 
 import pytest
 
 from orchestrator.freeze.bundle import frozen
+from tests.test_bundle import into, names, source
 
-
-@pytest.fixture
-def source(tmp_path: Path) -> Path:
-    (tmp_path / "source").mkdir()
-    return tmp_path / "source"
-
-
-@pytest.fixture
-def into(tmp_path: Path) -> Path:
-    return tmp_path / "bundles"
+__all__ = ["into", "source"]  # fixtures
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".orchestratorignore"])
@@ -37,8 +28,7 @@ def test_a_folder_stays_here_although_an_earlier_exception_holds_it(
         assert told == "lib/private/notes.py\n"
     found = frozen(source, into)
     assert [each.paths for each in found.left_out if each.rule.endswith(": private/")] == [("lib/private/",)]
-    with tarfile.open(into / f"{found.sha256}.tar.gz") as archive:
-        assert archive.getnames() == ["lib/code.py"]
+    assert names(into, found.sha256) == ["lib/code.py"]
 
 
 def test_an_exception_for_every_folder_in_one_counts(source: Path, into: Path) -> None:
@@ -47,8 +37,7 @@ def test_an_exception_for_every_folder_in_one_counts(source: Path, into: Path) -
         (source / "lib" / path).write_text("")
     (source / ".gitignore").write_text("/*\n!lib/\nlib/*\n!lib/**/\n*.bin\n")
     found = frozen(source, into)
-    with tarfile.open(into / f"{found.sha256}.tar.gz") as archive:
-        assert archive.getnames() == ["lib/deep/a.py"]
+    assert names(into, found.sha256) == ["lib/deep/a.py"]
 
 
 @pytest.mark.parametrize("name", [".gitignore", ".orchestratorignore"])
@@ -61,7 +50,6 @@ def test_an_exception_in_a_folder_of_which_all_is_ignored_goes_along(
         (source / "data" / path).write_text("")
     (source / name).write_text(f"{pattern}\n!data/keep.txt\n")
     found = frozen(source, into)
-    with tarfile.open(into / f"{found.sha256}.tar.gz") as archive:
-        assert [each for each in archive.getnames() if "data" in each] == ["data/keep.txt"]
+    assert [each for each in names(into, found.sha256) if "data" in each] == ["data/keep.txt"]
     (source / name).write_text(f"{pattern}\n")
     assert ("data/",) in [each.paths for each in frozen(source, into).left_out]
