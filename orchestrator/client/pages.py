@@ -94,10 +94,9 @@ def read(topic: str) -> Page:
     """The page of this topic. Raises InputError if it cannot be read."""
     try:
         text = (_place() / f"{topic}.md").read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(
-            f"this installation lacks its page {topic} ({error.strerror}); install it again"
-        ) from error
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is damaged"
+        raise InputError(f"this installation lacks its page {topic} ({why}); install it again") from error
     title = text.partition("\n")[0].removeprefix("# ").replace("`", "").strip()
     return Page(topic, title, _without_links(text, topic))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import orchestrator
 from orchestrator.cli import charset, helping
 from orchestrator.cli import pages as showing
 from orchestrator.cli.arguments import COMMANDS
@@ -166,3 +167,16 @@ def test_the_pages_are_listed(user: Caller) -> None:
     words = user("complete", "topics").out.split()
     assert {"topics", "any-script", "submit"} <= set(words)
     assert len(words) == len(set(words))
+
+
+@pytest.mark.parametrize("content", [None, b"\xff\xfe# Kaggle"])
+def test_an_installation_with_a_damaged_page_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None
+) -> None:
+    package = tmp_path / "orchestrator"
+    (package / "docs").mkdir(parents=True)
+    if content is not None:
+        (package / "docs" / "kaggle.md").write_bytes(content)
+    monkeypatch.setattr(orchestrator, "__file__", str(package / "__init__.py"))
+    with pytest.raises(InputError, match=r"lacks its page kaggle .*install it again"):
+        pages.read("kaggle")
