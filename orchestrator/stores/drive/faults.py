@@ -7,8 +7,9 @@ cut to one line. Each row cites what is known of Drive in docs/references/drive.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from http.client import HTTPException
+from typing import Any
 
 import httplib2  # type: ignore[import-untyped]
 from googleapiclient.errors import Error, HttpError  # type: ignore[import-untyped]
@@ -27,8 +28,9 @@ from orchestrator.errors import (
 )
 
 # ValueError: an answer that is not JSON, such as a proxy's page. KeyError: JSON that lacks what was promised.
+# AttributeError: the client reads an error whose message is no text.
 FOREIGN = (Error, AuthError, AccessTokenRefreshError, httplib2.HttpLib2Error, HTTPException, OSError,
-           ValueError, KeyError, TypeError)  # fmt: skip
+           ValueError, KeyError, TypeError, AttributeError)  # fmt: skip
 SAID_BYTES_MAX = 200
 
 _LOGIN = "run `orchestrator init drive` again"
@@ -44,12 +46,26 @@ _SERVICE = (
     "a service account has no space of its own: use a folder of a shared drive, or the login of a person "
     "(`orchestrator init drive`)"
 )
+# Reasons and statuses of both of Google's forms (docs/references/drive.md#errors).
 _PASSING = {"rateLimitExceeded", "userRateLimitExceeded", "sharingRateLimitExceeded", "backendError",
-            "internalError", "transientError", "dailyLimitExceeded"}  # fmt: skip
+            "internalError", "transientError", "dailyLimitExceeded", "RATE_LIMIT_EXCEEDED",
+            "RESOURCE_EXHAUSTED", "ABORTED", "UNAVAILABLE", "INTERNAL", "DEADLINE_EXCEEDED"}  # fmt: skip
 _FULL = {"storageQuotaExceeded", "quotaExceeded", "teamDriveFileLimitExceeded",
          "activeItemCreationLimitExceeded", "numChildrenInNonRootLimitExceeded"}  # fmt: skip
+_RIGHTS = "check who may write to the folder; on a shared drive only a Manager can delete for good"
+_DENIED = (  # what a person must do, also if an administrator refuses a login
+    ({"accessNotConfigured", "SERVICE_DISABLED"},
+     "enable the Google Drive API in the Google Cloud project of your OAuth app"),
+    ({"BILLING_DISABLED"},
+     "enable billing in the Google Cloud project of your OAuth app, or use an app of another project"),
+    ({"insufficientPermissions", "ACCESS_TOKEN_SCOPE_INSUFFICIENT"},
+     f"the login lacks the scope drive.file: {_LOGIN} and leave every box ticked"),
+    ({"domainPolicy", "admin_policy_enforced", "org_internal"},
+     "the administrator of this Google account does not allow it: ask them, or use another account"),
+)  # fmt: skip
 _LOST_LOGINS = ("invalid_grant", "invalid_client", "unauthorized_client", "deleted_client", "invalid_scope",
                 "disabled_client", "access_denied", "No refresh_token")  # fmt: skip
+_REASONS_MAX = 10  # of one list
 Kind = Callable[..., BackendError]
 
 
@@ -95,55 +111,52 @@ def _refusal(status: int, content: bytes) -> tuple[Kind, str, str]:
         return AccessDenied, said, _AGAIN
     if status == 404 or status == 410:
         return NotFound, said, ""
-    if status == 409:
+    if status == 409 and "ABORTED" not in reasons:
         return Exists, said, ""
     if status == 412:
         return Conflict, said, ""
-    if status == 403:
-        return _forbidden(reasons, message, said)
-    if status in (408, 429) or status >= 500 or not reasons:
-        return Transient, said or str(status), ""
-    return (QuotaExhausted, said, _FREE) if reasons & _FULL else (Rejected, said, "")
+    if status in (408, 429) or status >= 500 or not (reasons or message):  # a page of something in between
+        return Transient, said, ""
+    return _by_reason(status, reasons, message, said)
 
 
-def _forbidden(reasons: frozenset[str], message: str, said: str) -> tuple[Kind, str, str]:
-    """403 has many meanings; only its reason tells them apart (docs/references/drive.md#errors)."""
+def _by_reason(status: int, reasons: frozenset[str], message: str, said: str) -> tuple[Kind, str, str]:
+    """403 has many meanings; only its reasons tell them apart. One that nobody knows goes to a person: it
+    would be asked again for ever otherwise."""
     if "storage quota" in message and "ervice" in message:
         return Rejected, said, _SERVICE
     if reasons & _FULL:
         return QuotaExhausted, said, _FREE
-    if reasons & _PASSING or not reasons:  # without one it is a page of something in between
+    advice = next((text for names, text in _DENIED if reasons & names), "")
+    if advice:
+        return AccessDenied, said, advice
+    if reasons & _PASSING:
         return Transient, said, ""
-    if "accessNotConfigured" in reasons:
-        return AccessDenied, said, "enable the Google Drive API in the Google Cloud project of your OAuth app"
-    if "insufficientPermissions" in reasons:
-        return (
-            AccessDenied,
-            said,
-            f"the login lacks the scope drive.file: {_LOGIN} and leave every box ticked",
-        )
-    advice = "check who may write to the folder; on a shared drive only a Manager can delete for good"
-    return AccessDenied, said, advice
+    return (AccessDenied, said, _RIGHTS) if status == 403 else (Rejected, said, "")
 
 
 def _said(content: bytes) -> tuple[frozenset[str], str]:
-    """The reasons and the message of an answer in Drive's form; nothing of any other."""
+    """The reasons, with the status, and the message of an answer in one of Google's forms of an error, or in
+    both at once (docs/references/drive.md#errors); nothing of any other."""
     try:
         error = json.loads(content)["error"]
-        reasons = frozenset(str(each["reason"]) for each in _listed(error))
-        return reasons, str(error.get("message", ""))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return frozenset(), ""
-
-
-def _listed(error: dict[str, object]) -> Iterator[dict[str, object]]:
-    found = error.get("errors", [])
-    if isinstance(found, list):
-        yield from found[:10]
+    if not isinstance(error, dict):
+        return frozenset(), ""
+    parts = [error.get("errors"), error.get("details")]
+    listed: list[Any] = [each for part in parts if isinstance(part, list) for each in part[:_REASONS_MAX]]
+    found = [error.get("status"), *(each.get("reason") for each in listed if isinstance(each, dict))]
+    message = error.get("message")
+    reasons = frozenset(each for each in found if isinstance(each, str) and each)
+    return reasons, message if isinstance(message, str) else ""
 
 
 def _login(said: str) -> tuple[Kind, str, str]:
     said = said.removeprefix("Access token refresh failed: ")
+    policy = next((advice for names, advice in _DENIED if any(name in said for name in names)), "")
+    if policy:
+        return AccessDenied, f"the login is refused ({said})", policy
     if any(word in said for word in _LOST_LOGINS):
         return AccessDenied, f"the login has ended ({said})", _AGAIN
     return Transient, f"the login server did not answer as expected ({said})", ""

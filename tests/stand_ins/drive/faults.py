@@ -21,17 +21,30 @@ class Fault:
 
 
 class Refusal(Exception):
-    """An answer in Drive's form of an error (docs/references/drive.md#errors)."""
+    """An answer in one of Google's forms of an error (docs/references/drive.md#errors). `form`: the status of
+    the newer form; "+" before it for both forms in one answer."""
 
-    def __init__(self, status: int, reason: str, message: str = "") -> None:
+    def __init__(self, status: int, reason: str, message: str = "", form: str = "") -> None:
         super().__init__(reason)
         self.status = status
         text = message or reason
-        errors = [{"domain": "usageLimits", "reason": reason, "message": text}]
-        self.body = json.dumps({"error": {"errors": errors, "code": status, "message": text}}).encode()
+        error: dict[str, object] = {"code": status, "message": text}
+        if not form or form.startswith("+"):
+            old = _OLD_REASONS.get(reason, reason)
+            error["errors"] = [{"domain": "usageLimits", "reason": old, "message": text}]
+        if form:
+            info = {"@type": "type.googleapis.com/google.rpc.ErrorInfo", "domain": "googleapis.com"}
+            error |= {"status": form.removeprefix("+")}
+            error |= {"details": [{"locale": "en-US"}, info | {"reason": reason}]} if reason else {}
+        self.body = json.dumps({"error": error}).encode()
 
 
-REFUSALS = {
+_OLD_REASONS = {
+    "SERVICE_DISABLED": "accessNotConfigured",
+    "ACCESS_TOKEN_SCOPE_INSUFFICIENT": "insufficientPermissions",
+    "RATE_LIMIT_EXCEEDED": "rateLimitExceeded",
+}
+REFUSALS: dict[str, tuple[int, str, str] | tuple[int, str, str, str]] = {
     "rate": (403, "userRateLimitExceeded", "User Rate Limit Exceeded"),
     "rate-project": (403, "rateLimitExceeded", "Rate Limit Exceeded"),
     "too-many": (429, "rateLimitExceeded", "Rate Limit Exceeded"),
@@ -45,6 +58,16 @@ REFUSALS = {
     "lost": (404, "notFound", "File not found"),
     "bad": (400, "invalid", "Invalid Value"),
     "unauthorized": (401, "authError", "Invalid Credentials"),
+    "new-off": (403, "SERVICE_DISABLED", "Google Drive API has not been used", "PERMISSION_DENIED"),
+    "both-off": (403, "SERVICE_DISABLED", "Google Drive API has not been used", "+PERMISSION_DENIED"),
+    "new-scope": (403, "ACCESS_TOKEN_SCOPE_INSUFFICIENT", "Insufficient scopes", "PERMISSION_DENIED"),
+    "new-billing": (403, "BILLING_DISABLED", "This API method requires billing.", "PERMISSION_DENIED"),
+    "new-denied": (403, "", "The caller does not have permission", "PERMISSION_DENIED"),
+    "new-unknown": (403, "MOON_IS_FULL", "Come back at dawn", "PERMISSION_DENIED"),
+    "new-bad": (400, "", "Precondition check failed.", "FAILED_PRECONDITION"),
+    "new-rate": (429, "RATE_LIMIT_EXCEEDED", "Quota exceeded", "RESOURCE_EXHAUSTED"),
+    "both-rate": (403, "RATE_LIMIT_EXCEEDED", "Quota exceeded", "+PERMISSION_DENIED"),
+    "new-spent": (403, "", "Quota exceeded", "RESOURCE_EXHAUSTED"),
 }
 
 

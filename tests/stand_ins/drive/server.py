@@ -77,6 +77,9 @@ class LocalDrive:
                 return 200, {"Content-Type": "text/html"}, OTHER_HTML
             if fault == "html-forbidden":
                 return 403, {"Content-Type": "text/html"}, OTHER_HTML
+            if fault.startswith("forbidden "):
+                error = fault.removeprefix("forbidden ")
+                return 403, {"Content-Type": "application/json"}, f'{{"error": {error}}}'.encode()
             if fault == "empty":
                 return 200, {"Content-Type": "application/json"}, b"{}"
             return act()
