@@ -237,13 +237,8 @@ def _code(
 
 def _agreed(answer: Mapping[str, str]) -> str:
     error = answer.get("error")
-    if error == "access_denied":
-        raise AccessDenied(
-            "access to Drive was not given: run the command again and agree. If Google says that the app is "
-            f"being tested, add your address as a test user at {AUDIENCE}, or publish the app there"
-        )
     if error is not None:
-        raise AccessDenied(f"Google refused: {error[:200]}; check the OAuth client at {CONSOLE}")
+        raise _refusal(error)
     return answer["code"]
 
 
@@ -284,6 +279,16 @@ def _refusal(error: str) -> AccessDenied:
             text = f"Google does not know this OAuth client, or its secret is wrong: download it at {CONSOLE}"
         case "invalid_grant":
             return ConsentOver("the code was used before or is too old: run the command again")
+        case "access_denied":
+            text = (
+                "you refused access to Drive: run the command again and agree. If Google says that the app "
+                f"is being tested, add your address as a test user at {AUDIENCE}, or publish the app there"
+            )
+        case "admin_policy_enforced" | "org_internal":
+            text = (
+                "the administrator of this Google account does not allow this OAuth client: ask them, use "
+                f"another account, or make a client of your own at {CONSOLE}"
+            )
         case "redirect_uri_mismatch":
             text = f"the OAuth client is not of the type `Desktop app`: make one at {CONSOLE}"
         case _:
@@ -296,7 +301,7 @@ def _grant(tree: Mapping[str, Any]) -> Grant:
     scopes = tree.get("scope")
     if isinstance(scopes, str) and SCOPE not in scopes.split():
         raise AccessDenied(
-            "you agreed, but not to the files in Drive: run the command again and tick that box"
+            "you agreed, but not to everything (Drive): run the command again and leave every box ticked"
         )
     refresh, access = tree.get("refresh_token"), tree.get("access_token")
     if not isinstance(refresh, str) or not refresh or not isinstance(access, str):

@@ -12,7 +12,8 @@ from platformdirs import user_cache_path
 from orchestrator.cli import arguments
 from tests.cli.calls import Caller
 from tests.cli.dialogue import dialogue
-from tests.stand_ins.colab import local_colab
+from tests.stand_ins.colab import LocalColab, local_colab
+from tests.stand_ins.colab.settings import SCOPES
 
 CACHE = str(user_cache_path())  # Google's command line is installed there once
 
@@ -59,6 +60,46 @@ def test_a_login_that_is_given_up_or_gets_a_wrong_code_says_one_line(
         "4/wrong\norchestrator: Google does not take this code: it is wrong or too old; "
         "try again: orchestrator colab login colab\n"
     )
+
+
+def test_a_consent_in_part_or_none_says_what_to_do_and_keeps_the_old_login(
+    user: Caller,
+    tmp_path: Path,
+    colab_python: None,  # noqa: ARG001
+) -> None:
+    again = "orchestrator colab login colab"
+    without_drive = SCOPES.rpartition(" ")[0]
+    refusals = (
+        ({"scopes": without_drive},
+         f"you agreed, but not to everything (Drive): run it again and leave every box ticked ({again})"),
+        ({"login_is_refused": "access_denied"},
+         f"you refused: to use Colab, run it again and agree ({again})"),
+    )  # fmt: skip
+    token = user.home / "platforms/colab/cli/home/.config/colab-cli/token.json"
+    token.parent.mkdir(parents=True)
+    token.write_text("the old login")
+
+    def logs_in(colab: LocalColab) -> str:
+        with dialogue(user, "colab", "login", "colab", XDG_CACHE_HOME=CACHE) as shell:
+            shell.expect("Enter the authorization code: ")
+            shell.answer(colab.settings.code)
+            code = shell.ends()
+        assert code == (0 if "is logged in" in shell.said else 3), shell.said
+        return shell.said
+
+    with local_colab(tmp_path / "colab") as colab:
+        user.config(f"platforms:\n  colab: {{type: colab, proxy: '{colab.url}', ca_file: {colab.ca}}}\n")
+        fine = colab.settings
+        for changes, told in refusals:
+            colab.use(**changes)
+            assert f"orchestrator: {told}" in logs_in(colab)
+            assert token.read_text() == "the old login"
+            colab.account.settings = fine
+        # No lack: another order, and the other names of the same scopes.
+        prefix = "https://www.googleapis.com/auth/userinfo."
+        colab.use(scopes=" ".join(reversed(SCOPES.replace(prefix, "").split())))
+        assert "is logged in" in logs_in(colab)
+    assert token.read_text() != "the old login"
 
 
 def test_whoever_is_not_logged_in_is_told_so_before_anything_is_installed(

@@ -149,6 +149,12 @@ def unchanged(user: Caller, drive: LocalDrive, before: int) -> None:
 
 REFUSED: dict[str, tuple[dict[str, str], list[tuple[str, str]], int, str]] = {
     "the person refuses": ({"error": "access_denied"}, [], 3, "add your address as a test user"),
+    "an administrator refuses": (
+        {"error": "admin_policy_enforced"},
+        [],
+        3,
+        "the administrator of this Google",
+    ),
     "the code is old": ({"code": "4/old"}, [], 3, "run the command again"),
     "Drive is full": ({}, [("quota", "start")], 4, "the Drive is full"),
     "the API is off": ({}, [("off", "insert")], 3, "enable the Google Drive API"),
@@ -168,6 +174,18 @@ def test_what_fails_leaves_nothing_in_drive_and_at_home(
     _, err = agree(child, drive, **more)
     assert (child.returncode, told in err) == (code, True), err
     assert SECRET not in err
+    unchanged(user, drive, before)
+
+
+def test_a_consent_without_drive_is_told_as_such(user: Caller, drive: LocalDrive) -> None:
+    before = len(folders(drive))
+    drive.tokens.scopes = "openid https://www.googleapis.com/auth/userinfo.email"
+    child = user.start(*words(user, drive))
+    _, err = agree(child, drive)
+    assert child.returncode == 3
+    assert (
+        "you agreed, but not to everything (Drive): run the command again and leave every box ticked" in err
+    )
     unchanged(user, drive, before)
 
 

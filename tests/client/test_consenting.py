@@ -199,7 +199,7 @@ REFUSALS: dict[str, tuple[int, object, type[OrchestratorError], str]] = {
         AccessDenied,
         "no token that can be refreshed",
     ),
-    "box not ticked": (200, {**GIVEN, "scope": "openid"}, AccessDenied, "tick that box"),
+    "box not ticked": (200, {**GIVEN, "scope": "openid"}, AccessDenied, "every box ticked"),
 }
 
 

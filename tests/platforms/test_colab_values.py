@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
-from orchestrator.platforms.colab.errand import hidden
+from orchestrator.platforms.colab.errand import hidden, lacking
 from orchestrator.platforms.colab.machine import Left
 from orchestrator.platforms.colab.refusals import meaning
 from orchestrator.platforms.colab.values import (
@@ -127,6 +127,45 @@ def test_failures_that_the_local_colab_does_not_show(
     error = meaning(answer, backend="colab", operation="new", login="log in")
     assert type(error) is kind
     assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "message", "words"),
+    [
+        ("Warning", 'Scope has changed from "openid colaboratory" to "openid".',
+         "not to everything (Colab): run it again"),
+        ("Warning", 'Scope has changed from "openid x/auth/userinfo.email x/new.scope" to "".',
+         "not to everything (openid, email, new.scope)"),
+        ("Warning", 'Scope has changed from "openid x/auth/userinfo.email" to "email openid profile".',
+         "nobody is logged in to Colab (Warning)"),
+        ("AccessDeniedError OAuth2Error", "(access_denied) ", "you refused"),
+        ("CustomOAuth2Error", "(access_denied) The user denied it", "you refused"),
+        ("CustomOAuth2Error", "(admin_policy_enforced) ", "the administrator of this Google account"),
+        ("ValueError", "Please supply either code or authorization_response", "no code was pasted"),
+        ("InvalidGrantError", "(invalid_grant) Bad Request", "it is wrong or too old"),
+    ],
+)  # fmt: skip
+def test_what_a_person_reads_after_a_login_that_failed(kinds: str, message: str, words: str) -> None:
+    token = {"method": "POST", "path": "/token", "host": "oauth2.googleapis.com", "status": 200}
+    answer = {"kind": "failed", "phase": "login", "error": kinds.split()[0], "kinds": kinds.split(),
+              "message": message, "requests": [token]}  # fmt: skip
+    error = meaning(answer, backend="colab", operation="login", login="log in")
+    assert type(error) is AccessDenied
+    assert words in str(error)
+
+
+@pytest.mark.parametrize(
+    ("granted", "lacks"),
+    [
+        ("drive.file colaboratory email", []),
+        ("email x/auth/colaboratory", ["drive.file"]),
+        ("x/auth/drive.file x/auth/colaboratory x/auth/userinfo.email profile", []),
+        ("", ["email", "colaboratory", "drive.file"]),
+    ],
+)
+def test_a_scope_under_another_name_is_granted(granted: str, lacks: list[str]) -> None:
+    asked = ["x/auth/userinfo.email", "x/auth/colaboratory", "x/auth/drive.file"]
+    assert lacking(asked, granted.split()) == lacks
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -142,6 +142,8 @@ class Colab:
 
     def log_in(self) -> None:
         """Gets the login; on a terminal, asks for one. Without one, raises EOFError."""
+        # Otherwise a scope that comes back under another name fails the login. `login` looks itself.
+        os.environ["OAUTHLIB_RELAX_TOKEN_SCOPE"] = "1"
         client = self.state.client
         with _expected():
             self.web, self.domain = client.session, client.colab_domain
@@ -319,8 +321,22 @@ def download(colab: Colab, request: Answer, answer: Answer) -> None:
 
 
 def login(colab: Colab, request: Answer, answer: Answer) -> None:  # noqa: ARG001
-    """Logging in has asked the person already: this proves that Colab accepts it."""
+    """Logging in has asked the person already: this proves that they agreed to everything, and that Colab
+    accepts it. A consent in part is raised as oauthlib does it, for callers that know its words."""
+    with _expected():
+        asked, granted = colab.web.credentials.scopes, colab.web.credentials.granted_scopes
+    if granted is not None and lacking(asked, granted):  # None: all of it (RFC 6749 section 5.1)
+        answer["phase"] = "login"
+        raise Warning(f'Scope has changed from "{" ".join(asked)}" to "{" ".join(granted)}".')
     colab.get("ccu-info")
+
+
+def lacking(asked: Iterable[str], granted: Iterable[str]) -> list[str]:
+    """The scopes that were asked for and not granted, by their last word: Google calls the same one `email`
+    or `https://www.googleapis.com/auth/userinfo.email`."""
+    given = {each.rpartition("/")[2].removeprefix("userinfo.") for each in granted}
+    words = [each.rpartition("/")[2].removeprefix("userinfo.") for each in asked]
+    return [each for each in words if each not in given]
 
 
 ERRANDS = {each.__name__: each for each in (new, command, stop, read, download, login)}

@@ -6,16 +6,21 @@ that were sent and what came back (docs/references/colab.md#refusals).
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.errors import AccessDenied, BackendError, NoCapacity, QuotaExhausted, Rejected, Transient
+from orchestrator.platforms.colab.errand import lacking
 
 ASSIGN = "/tun/m/assign"
 Make = Callable[[type[BackendError], str], BackendError]
 _OUTCOMES = {1: "the quota is spent", 2: "the usage time is spent"}
 _DENYLISTED = 5
 _SAID_MAX = 300
+_SCOPES = re.compile(r'Scope has changed from "([^"]*)" to "([^"]*)"')
+_RIGHTS = {"drive.file": "Drive", "colaboratory": "Colab", "cloud-platform": "Google Cloud"}
+_POLICIES = ("admin_policy_enforced", "org_internal")
 
 
 def meaning(answer: Mapping[str, Any], *, backend: str, operation: str, login: str) -> BackendError:
@@ -82,6 +87,21 @@ def _of_login(make: Make, answer: Mapping[str, Any], last: Mapping[str, Any], lo
         return make(
             AccessDenied, f"Google does not take this code: it is wrong or too old; try again: {login}"
         )
+    said = str(answer.get("message", ""))
+    scopes = _SCOPES.search(said)
+    if scopes is not None:
+        lacks = [_RIGHTS.get(each, each) for each in lacking(scopes[1].split(), scopes[2].split())]
+        if lacks:
+            which = ", ".join(lacks)
+            text = f"you agreed, but not to everything ({which}): run it again and leave every box ticked"
+            return make(AccessDenied, f"{text} ({login})")
+    if "access_denied" in said or "AccessDeniedError" in answer.get("kinds", ()):
+        return make(AccessDenied, f"you refused: to use Colab, run it again and agree ({login})")
+    if any(each in said for each in _POLICIES):
+        advice = "ask them, or use another account"
+        return make(AccessDenied, f"the administrator of this Google account does not allow it: {advice}")
+    if "supply either code" in said:
+        return make(AccessDenied, f"no code was pasted: try again: {login}")
     why = "Google refuses the login" if status else "nobody is logged in to Colab"
     if "EOFError" not in answer.get("kinds", ()):
         why = f"{why} ({answer.get('error')})"

@@ -18,11 +18,6 @@ from tests.stand_ins.colab.machine import Machine
 from tests.stand_ins.colab.settings import Settings
 
 VARIANTS = {"NONE": 0, "T4": 1, "L4": 1, "G4": 1, "A100": 1, "H100": 1, "V5E1": 2, "V6E1": 2}
-CONSENT = (
-    "openid https://www.googleapis.com/auth/userinfo.profile https://www.googleapis.com/auth/userinfo.email "
-    "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/colaboratory "
-    "https://www.googleapis.com/auth/drive.file"
-)
 
 
 class Refusal(Exception):
@@ -57,12 +52,15 @@ class Account:
             "refresh_token": form.get("refresh_token") == settings.refresh_token,
             "authorization_code": form.get("code") == settings.code,
         }.get(form.get("grant_type", ""), False)
+        if settings.login_is_refused:
+            raise Refusal(400, {"error": settings.login_is_refused})
         if settings.login_is_revoked or not granted:
             raise Refusal(400, {"error": "invalid_grant", "error_description": "Bad Request"})
         made = f"ya29.{secrets.token_urlsafe(12)}"
         self.access[made] = time.monotonic() + settings.access_seconds
         answer = {"access_token": made, "expires_in": int(settings.access_seconds), "token_type": "Bearer"}
-        return answer | {"scope": CONSENT, "refresh_token": settings.refresh_token}
+        scope = {"scope": settings.scopes} if settings.scopes is not None else {}
+        return answer | scope | {"refresh_token": settings.refresh_token}
 
     def check(self, authorization: str) -> None:
         if self.access.get(authorization.removeprefix("Bearer "), 0.0) < time.monotonic():

@@ -12,6 +12,11 @@ from enum import StrEnum
 
 RATES = {"NONE": 0.08, "T4": 1.2, "L4": 1.7, "G4": 9.0, "A100": 5.4, "H100": 9.2, "V5E1": 3.5, "V6E1": 4.6}
 """Compute units per hour (assumed: Colab shows them, but publishes no list)."""
+SCOPES = (
+    "openid https://www.googleapis.com/auth/userinfo.profile https://www.googleapis.com/auth/userinfo.email "
+    "https://www.googleapis.com/auth/cloud-platform https://www.googleapis.com/auth/colaboratory "
+    "https://www.googleapis.com/auth/drive.file"
+)
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,11 @@ class Settings:
     access_seconds: float = 3600.0
     proxy_seconds: float = 3600.0
     login_is_revoked: bool = False  # the token endpoint answers invalid_grant
+
+    # --- Consent: docs/references/colab.md#logging-in ---
+    # What the person agreed to, as the token endpoint says it: fewer if they left a box empty; None: not said
+    scopes: str | None = SCOPES
+    login_is_refused: str = ""  # the token endpoint answers this error
 
     # --- The end of a machine: docs/references/colab.md#liveness ---
     idle_seconds: float = 0.0  # it vanishes after its kernels were idle for this long. 0: never

@@ -28,6 +28,7 @@ class Tokens:
         self.is_revoked = False
         self.count = 0
         self.gives_refresh = True
+        self.scopes = "https://www.googleapis.com/auth/drive.file"  # to which the person agrees (#consent)
 
     def granted(self, content: bytes) -> tuple[int, dict[str, str], bytes]:
         """An access token for an hour. `invalid_grant` once the consent is over (#tokens)."""
@@ -45,8 +46,10 @@ class Tokens:
             token = f"{ACCESS_PREFIX}{next(self._numbers)}"
             self._valid[token] = is_service
         made = {"access_token": token, "expires_in": 3599, "token_type": "Bearer"}
-        if "code" in form and self.gives_refresh:
-            made["refresh_token"] = REFRESH
+        if "code" in form:
+            made["scope"] = self.scopes
+            if self.gives_refresh:
+                made["refresh_token"] = REFRESH
         return 200, {"Content-Type": "application/json"}, json.dumps(made).encode()
 
     def expire(self) -> None:
