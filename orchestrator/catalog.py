@@ -16,6 +16,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
+from orchestrator.user import NoHome, expanded
 
 
 @dataclass(frozen=True)
@@ -75,21 +76,13 @@ def checked(
     return found
 
 
-def expanded(path: Path) -> Path:
-    """The path with a user's home folder in place of `~`. Raises ValueError if that is not known."""
-    try:
-        return path.expanduser()
-    except RuntimeError:
-        raise ValueError(f"the home folder of {path.parts[0]!r} is not known: write the whole path") from None
-
-
 def _homeless(options: object) -> Iterator[str]:
     """A line for every path whose home folder is not known."""
     for name, value in _values(options):
         if isinstance(value, Path):
             try:
                 expanded(value)
-            except ValueError as error:
+            except NoHome as error:
                 yield f"option {name!r}: {error} (given: {str(value)!r})"
         else:
             yield from _homeless(value)

@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.user import expanded
 
 REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
 
@@ -28,10 +29,7 @@ def resolve(reference: str, home: Path) -> str:
         if not value:
             raise InputError(f"the environment variable {name} is not set; set it, or use file:PATH")
         return value
-    try:
-        place = home / Path(path).expanduser()
-    except RuntimeError:
-        raise InputError(f"the home folder in {path!r} is not known; write the whole path") from None
+    place = home / expanded(Path(path))
     try:
         value = place.read_text("utf-8").strip()
     except (OSError, ValueError) as error:

@@ -48,8 +48,9 @@ IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 # Which of our modules may import which (drawn in docs/architecture.md). The longest prefix that fits the
 # importing module counts. A package may always import itself. A module without a row is a finding: add a row
 # for it here.
+USER = "orchestrator.user"
 LEAVES = (
-    "orchestrator.errors", "orchestrator.clock", "orchestrator.shut", "orchestrator.unforeseen"
+    "orchestrator.errors", "orchestrator.clock", "orchestrator.shut", "orchestrator.unforeseen", USER
 )  # fmt: skip
 DISK = "orchestrator.files"
 PROCESSES = "orchestrator.processes"
@@ -83,7 +84,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     NVIDIA: (),
     INSTALLATION: (),
     HOME: ("orchestrator.errors",),
-    REFERENCES: ("orchestrator.errors",),
+    REFERENCES: ("orchestrator.errors", USER),
+    USER: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
     "orchestrator.core": ("orchestrator.errors",),
@@ -317,6 +319,18 @@ def one_clock(module: Module) -> Iterator[str]:
             yield module.at(call, "only orchestrator/clock.py reads the time")
 
 
+def one_user(module: Module) -> Iterator[str]:
+    """Only orchestrator/user.py asks for the user's home folder and name: both may be missing."""
+    if not module.is_product or module.name == USER:
+        return
+    for node in module.nodes(ast.Attribute):
+        if node.attr in ("expanduser", "getuser", "getpwuid") or ast.unparse(node).endswith("Path.home"):
+            yield module.at(node, "ask orchestrator/user.py: it says what is missing")
+    for node, name in imports(module):
+        if _within(name, "platformdirs") or _within(name, "getpass.getuser") or _within(name, "pwd"):
+            yield module.at(node, "ask orchestrator/user.py: it says what is missing")
+
+
 def broad_excepts(module: Module) -> Iterator[str]:
     """A handler for everything must raise again, or say on its line why it does not: `# noqa: BLE001 why`."""
     for handler in module.nodes(ast.ExceptHandler):
@@ -468,6 +482,6 @@ def citations(text: str, pages: Mapping[str, frozenset[str]]) -> Iterator[str]:
 
 
 RULES: tuple[Rule, ...] = (
-    sizes, module_names, docstrings, one_clock, broad_excepts, pure_core, import_rules, platform_names,
-    no_mocks, failing_is_possible, constants_once,
+    sizes, module_names, docstrings, one_clock, one_user, broad_excepts, pure_core, import_rules,
+    platform_names, no_mocks, failing_is_possible, constants_once,
 )  # fmt: skip

@@ -37,9 +37,10 @@ def service(call: Call) -> int:
         found = services.look(call.home)
     path = None if found.path is None else str(found.path)
     call.out.document({**vars(found), "path": path, "survives_reboot": found.survives_reboot})
+    how = "`orchestrator service install` writes it" if found.path is not None else found.advice
     call.out.facts([
         ("service", found.name),
-        ("unit", str(found.path) if found.installed else "none: `orchestrator service install` writes it"),
+        ("unit", str(found.path) if found.installed else f"none: {how}"),
         ("enabled", _yes(found.enabled)),
         ("running", _yes(found.active)),
         ("after a reboot", _after(found)),

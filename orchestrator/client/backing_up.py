@@ -22,7 +22,6 @@ from typing import IO, Any, cast
 
 from orchestrator import __version__
 from orchestrator import config as configuration
-from orchestrator.catalog import expanded
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
@@ -34,6 +33,7 @@ from orchestrator.ledger.tables import REVISION
 from orchestrator.platforms import catalog
 from orchestrator.pruning import listing
 from orchestrator.spec.document import BYTES_MAX
+from orchestrator.user import expanded
 
 FORMAT = 1
 MANIFEST = "manifest.json"

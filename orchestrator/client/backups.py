@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.errors import InputError
+from orchestrator.user import expanded
 
 if TYPE_CHECKING:
     from orchestrator.client.backing_up import BackUp
@@ -45,7 +46,7 @@ class Backups:
         """
         from orchestrator.client import backing_up
 
-        path, say = Path(target).expanduser().absolute(), progress or _silent
+        path, say = expanded(Path(target)).absolute(), progress or _silent
         if os.fspath(target).endswith(os.sep) and not path.is_dir():
             raise InputError(f"there is no folder {path}: create it first (mkdir -p)")
         return backing_up.back_up(
@@ -69,5 +70,5 @@ class Backups:
         """
         from orchestrator.client import restoring
 
-        path = Path(backup).expanduser().absolute()
+        path = expanded(Path(backup)).absolute()
         return restoring.restore(self._client, path, dry_run=dry_run, progress=progress or _silent)

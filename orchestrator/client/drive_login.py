@@ -24,6 +24,7 @@ from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Tra
 from orchestrator.files import write_whole
 from orchestrator.stores import catalog
 from orchestrator.stores.drive.configured import CREDENTIALS
+from orchestrator.user import expanded
 
 if TYPE_CHECKING:
     from orchestrator.stores.drive.account import Account
@@ -83,7 +84,7 @@ def of_service(file: Path) -> Key:
 def text_of(file: Path) -> str:
     """The text of a small file. Raises InputError if it cannot be read."""
     try:
-        data = file.expanduser().read_bytes()
+        data = expanded(file).read_bytes()
         if len(data) > _FILE_BYTES_MAX:
             raise InputError(f"{file} is too large for a login: is it the right file?")
         return data.decode("utf-8")
@@ -166,7 +167,7 @@ def renew(
 
 def _path(home: Home, there: StoreConfig) -> Path:
     given = str(there.options.get("credentials") or CREDENTIALS).removeprefix("file:")
-    return home.path / Path(given).expanduser()
+    return home.path / expanded(Path(given))
 
 
 @contextmanager

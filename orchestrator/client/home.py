@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from orchestrator import user
 from orchestrator.errors import DiskFull, InputError
 from orchestrator.home import CONFIG, LEDGER, Folders
 
@@ -23,6 +24,14 @@ if TYPE_CHECKING:
 VARIABLE = "ORCHESTRATOR_HOME"
 DATABASE = "ORCHESTRATOR_DATABASE"
 _MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
+
+
+def default() -> Path:
+    """The home of somebody who names none. Raises NoHome."""
+    try:
+        return user.data("orchestrator")
+    except user.NoHome as error:
+        raise user.NoHome(f"no home folder is known: {error}; set HOME, {VARIABLE} or --home") from None
 
 
 @dataclass(frozen=True)
@@ -36,15 +45,7 @@ class Home:
     def of(cls, given: str | None) -> Home:
         """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file."""
         text = given or os.environ.get(VARIABLE)
-        if text:
-            try:
-                path = Path(text).expanduser().absolute()
-            except RuntimeError:
-                raise InputError(f"the home folder in {text!r} is not known: write the whole path") from None
-        else:
-            from platformdirs import user_data_path
-
-            path = user_data_path("orchestrator", appauthor=False)
+        path = user.expanded(Path(text)).absolute() if text else default()
         if path.exists() and not path.is_dir():
             raise InputError(f"{path} is not a folder: set {'--home' if given else VARIABLE} to a folder")
         return cls(path, given)

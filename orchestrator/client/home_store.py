@@ -28,6 +28,7 @@ from orchestrator.stores import catalog
 from orchestrator.stores.portable import Portability
 from orchestrator.stores.retrying import RetryingStore
 from orchestrator.stores.store import Store
+from orchestrator.user import expanded
 
 CREDENTIALS = "credentials"  # the folder in the home, with a file for each
 ATTEMPTS = 4  # with pauses of 3.5 s together: a person waits for the answer
@@ -180,9 +181,7 @@ def _renewed(
             f"the config reads the keys of {there.name} from {refers}: put the new ones there, or change "
             f"these lines of {home.folders.config}"
         )
-    paths = {
-        option: home.path / Path(each.removeprefix("file:")).expanduser() for option, each in old.items()
-    }
+    paths = {option: home.path / expanded(Path(each.removeprefix("file:"))) for option, each in old.items()}
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         options = dict(there.options)
         for option, value in values.items():

@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from orchestrator.catalog import expanded
 from orchestrator.client.checkpoints import best, gone, manifest
 from orchestrator.client.naming import local_names
 from orchestrator.clock import Clock
@@ -25,6 +24,7 @@ from orchestrator.errors import CorruptCheckpoint, InputError, NoRoom, NotFound
 from orchestrator.files import NO_ROOM, draft_folder, free_bytes, room_text
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
+from orchestrator.user import expanded
 
 PROGRESS_SECONDS = 0.2
 _HASH_BYTES = 1 << 20

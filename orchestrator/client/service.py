@@ -7,17 +7,18 @@ Must never know a run.
 
 from __future__ import annotations
 
-import getpass
 import hashlib
 import os
 import plistlib
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from orchestrator.client.home import DATABASE, VARIABLE, Home
+from orchestrator import user
+from orchestrator.client.home import DATABASE, VARIABLE, Home, default
 from orchestrator.errors import AccessDenied, BackendError, InputError
 from orchestrator.files import write_whole
 from orchestrator.ledger.database import has_password
@@ -73,9 +74,9 @@ class Service:
 
 def name_of(home: Home) -> str:
     """One name for each home, so that several homes can each have a service."""
-    default = Home.of(None).path if VARIABLE not in os.environ else None
-    if default == home.path:
-        return "orchestrator"
+    with suppress(user.NoHome):
+        if VARIABLE not in os.environ and default() == home.path:
+            return "orchestrator"
     return f"orchestrator-{hashlib.sha256(str(home.path).encode()).hexdigest()[:8]}"
 
 
@@ -91,7 +92,7 @@ def unit(home: Home, *, system: bool = False, standby: bool = False) -> str:
         command=" ".join(_quoted(word).replace("$", "$$") for word in _command(standby)),
         environment=environment,
         stop=STOP_SECONDS,
-        user=f"User={getpass.getuser()}\n" if system else "",
+        user=f"User={user.name()}\n" if system else "",
         target="multi-user.target" if system else "default.target",
     )
 
@@ -145,14 +146,18 @@ def _quoted(text: str) -> str:
 def look(home: Home) -> Service:
     """What this machine has of it. Changes nothing, and raises nothing for a machine without services."""
     name = name_of(home)
+    try:
+        folder = _agents() if sys.platform == "darwin" else _units()
+    except user.NoHome as error:
+        return Service(name, None, advice=f"{error}: set HOME, or start `orchestrator up` at boot")
     if sys.platform == "darwin":
-        path = Path.home() / "Library" / "LaunchAgents" / f"dev.{name}.plist"
+        path = folder / f"dev.{name}.plist"
         loaded = _runs("launchctl", "print", f"gui/{os.getuid()}/dev.{name}")
         return Service(name, path, path.exists(), path.exists(), loaded, None)
     if shutil.which("systemctl") is None:
         return Service(name, None, advice="this machine has no systemd: start `orchestrator up` at boot")
-    path = _units() / f"{name}.service"
-    lingers = _says("loginctl", "show-user", getpass.getuser(), "--property=Linger", "--value")
+    path = folder / f"{name}.service"
+    lingers = _says("loginctl", "show-user", str(os.getuid()), "--property=Linger", "--value")
     return Service(
         name,
         path,
@@ -173,7 +178,14 @@ def install(home: Home, *, standby: bool = False) -> Service:
     found = look(home)
     if found.path is None:
         raise InputError(f"{found.advice}; `orchestrator service install --print` shows a unit to adapt")
-    found.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    try:
+        found.path.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise AccessDenied(
+            f"{found.path.parent} cannot be created ({error.strerror}): set HOME to a folder that you can "
+            "write to",
+            backend="service",
+        ) from error
     home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
     if sys.platform == "darwin":
         write_whole(found.path, plist(home, standby=standby))
@@ -207,12 +219,18 @@ def uninstall(home: Home) -> Service:
 
 
 def linger_command() -> str:
-    return f"loginctl enable-linger {getpass.getuser()}"
+    with suppress(InputError):
+        return f"loginctl enable-linger {user.name()}"
+    return f"loginctl enable-linger {os.getuid()}"
+
+
+def _agents() -> Path:
+    return user.home() / "Library" / "LaunchAgents"
 
 
 def _units() -> Path:
     config = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(config) if config else Path.home() / ".config") / "systemd" / "user"
+    return (Path(config) if config else user.home() / ".config") / "systemd" / "user"
 
 
 def _ran(

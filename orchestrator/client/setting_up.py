@@ -24,6 +24,7 @@ from orchestrator.platforms.docker import discovery
 from orchestrator.platforms.docker.discovery import FoundEngine
 from orchestrator.platforms.docker.gpus import Gpu
 from orchestrator.platforms.kaggle import credentials
+from orchestrator.user import known_home
 
 PROBE_SECONDS = 10.0
 HERE = "here"
@@ -194,16 +195,16 @@ def _names(gpus: tuple[Gpu, ...]) -> str:
 
 def _kaggle(home: Home) -> Found:
     """The credentials that the platform would use, or why there are none. Does not contact Kaggle."""
-    browser = Path.home() / _BROWSER_LOGIN
+    user_home = known_home()
+    browser = user_home / _BROWSER_LOGIN if user_home is not None else None
     try:
-        found = credentials.find(os.environ, Path.home())
-        only_browser = found is None and browser.is_file()
+        found = credentials.find(os.environ, user_home)
     except (InputError, OSError) as error:
         return Found("kaggle", f"left out: {error}", used=False)
     if found is not None:
         text = f"the key of {found.username}" if found.key else "an access token"
         return Found("kaggle", text, used=True)
-    if only_browser:
+    if browser is not None and browser.is_file():
         text = f"left out: {browser} is a browser login; create a token at {credentials.SETTINGS}"
         return Found("kaggle", text, used=False)
     return Found("kaggle", f"no account; to use Kaggle, {how_to_add(home, 'kaggle')}", used=False)

@@ -10,6 +10,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from orchestrator import user
 from orchestrator.errors import InputError
 from orchestrator.files import write_whole
 
@@ -31,7 +32,10 @@ def path_of(shell: str, program: str) -> Path:
         raise InputError(f"--install knows no place for {shell}: print its script and load it yourself")
     (variable, default), pattern = PLACES[shell]
     given = os.environ.get(variable, "")
-    folder = Path(given) if given.startswith("/") else Path.home() / default
+    try:
+        folder = Path(given) if given.startswith("/") else user.home() / default
+    except user.NoHome as error:
+        raise user.NoHome(f"{error}; set HOME or {variable}") from None
     return folder / pattern.format(program=program)
 
 

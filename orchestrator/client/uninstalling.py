@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from orchestrator import home as layout
 from orchestrator.client import service as services
 from orchestrator.client import shell_files
-from orchestrator.client.home import Home
+from orchestrator.client.home import Home, default
 from orchestrator.clock import Clock
 from orchestrator.core.lifecycle import FINAL
 from orchestrator.core.wording import count_text
@@ -34,6 +34,7 @@ from orchestrator.installation import Installation
 from orchestrator.installation import found as installation
 from orchestrator.pruning import listing
 from orchestrator.pruning.listing import disk_bytes
+from orchestrator.user import NoHome
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -130,30 +131,36 @@ def _left(home: Home, clock: Clock) -> Iterator[Left]:
     service = services.look(home)
     if service.installed and service.path is not None:
         yield Left("service", str(service.path), "orchestrator service uninstall", Goes.ASKED)
-    for path in shell_files.installed():
-        yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
-    for path in (_cache(), Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log"):
-        if path.exists():
-            what, how = "cache" if path.is_dir() else "crash log", f"rm -r {quote(str(path))}"
-            yield Left(what, str(path), how, Goes.ASKED, _size(path))
-    if (inputs := cache.folder()).exists():
-        how = f"rm -r {quote(str(inputs))}, if no home of yours needs them: it is for all homes"
-        yield Left("inputs", str(inputs), how, Goes.NEVER, _size(inputs))
-    yield from _gpu_locks(clock)
+    with contextlib.suppress(NoHome):  # then nothing is there
+        yield from _in_users_folders(clock)
+    if (path := Path(tempfile.gettempdir()) / f"orchestrator-crash-{os.getuid()}.log").exists():
+        yield Left("crash log", str(path), f"rm -r {quote(str(path))}", Goes.ASKED, _size(path))
     if _is_home(home.path):
         yield Left("home", str(home.path), "orchestrator uninstall --purge", Goes.PURGED, _size(home.path))
     yield from _other_homes(home, service.path)
     yield from _elsewhere(home)
 
 
+def _in_users_folders(clock: Clock) -> Iterator[Left]:
+    from orchestrator.platforms.colab.environment import user_cache
+
+    for path in shell_files.installed():
+        yield Left("completion", str(path), f"rm {quote(str(path))}", Goes.ASKED, _size(path))
+    if (path := user_cache()).exists():  # Google Colab's command line
+        yield Left("cache", str(path), f"rm -r {quote(str(path))}", Goes.ASKED, _size(path))
+    if (inputs := cache.folder()).exists():
+        how = f"rm -r {quote(str(inputs))}, if no home of yours needs them: it is for all homes"
+        yield Left("inputs", str(inputs), how, Goes.NEVER, _size(inputs))
+    yield from _gpu_locks(clock)
+
+
 def _other_homes(home: Home, unit: Path | None) -> Iterator[Left]:
     """The default home if this is another one, and the units of other homes' services."""
-    from platformdirs import user_data_path
-
-    default = user_data_path("orchestrator", appauthor=False)
-    if default.exists() and default != home.path:
-        how = f"orchestrator uninstall --home {quote(str(default))}"
-        yield Left("another home", str(default), how, Goes.NEVER, _size(default))
+    with contextlib.suppress(NoHome):
+        usual = default()
+        if usual.exists() and usual != home.path:
+            how = f"orchestrator uninstall --home {quote(str(usual))}"
+            yield Left("another home", str(usual), how, Goes.NEVER, _size(usual))
     for path in sorted(unit.parent.glob("*orchestrator*")) if unit is not None else ():
         if path != unit and fnmatch(path.name, "*orchestrator*.[sp]*"):
             yield Left("another service", str(path), "orchestrator service uninstall, with its --home",
@@ -198,13 +205,6 @@ def _running(client: Client) -> Iterator[str]:
             f"{count_text(len(runs), 'run')} not over ({names}): `orchestrator cancel RUN` ends one with its "
             "session, while a controller runs"
         )
-
-
-def _cache() -> Path:
-    """Google Colab's command line."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("accelerator-orchestrator", appauthor=False)
 
 
 def _gpu_locks(clock: Clock) -> Iterator[Left]:

@@ -72,7 +72,10 @@ def write_default(
         home.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_whole(path, text.encode())
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror})") from error
+        raise InputError(
+            f"{path} cannot be written ({error.strerror}): set ORCHESTRATOR_HOME (or --home) to a folder "
+            "that you can write to"
+        ) from error
     return path
 
 

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from orchestrator import user
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
 from orchestrator.fetching.transfer import Version
@@ -48,9 +49,7 @@ class Kept:
 
 def folder() -> Path:
     """The cache of this user."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("orchestrator") / "inputs"
+    return user.cache("orchestrator") / "inputs"
 
 
 def blob(sha256: str) -> Path:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from uv import find_uv_bin
 
+from orchestrator import user
 from orchestrator.freeze.local_paths import REMEDY, LocalPath, local_path
 
 PYTHON = "3.11"
@@ -225,9 +226,11 @@ def _settings(variables: Mapping[str, str], sources: list[str]) -> tuple[dict[st
 
 def _configured(variables: Mapping[str, str]) -> dict[str, str]:
     """PIP_… → value from pip's configuration files. Later files win, as with pip."""
-    home = Path(variables.get("HOME") or Path.home())
-    config = Path(variables.get("XDG_CONFIG_HOME") or home / ".config")
-    files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf", config / "pip" / "pip.conf"]
+    home = Path(variables["HOME"]) if variables.get("HOME") else user.known_home()
+    config = variables.get("XDG_CONFIG_HOME") or (home and home / ".config")
+    files = [Path("/etc/pip.conf")]
+    files += [] if home is None else [home / ".pip" / "pip.conf"]
+    files += [Path(config, "pip", "pip.conf")] if config else []
     files.append(Path(sys.prefix, "pip.conf"))
     if given := variables.get("PIP_CONFIG_FILE"):
         files = [] if given == os.devnull else [*files, Path(given)]

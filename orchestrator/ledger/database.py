@@ -33,6 +33,7 @@ from orchestrator.errors import (
 )
 from orchestrator.files import room_text, tighten
 from orchestrator.shut import shut, unshut
+from orchestrator.user import expanded
 
 BUSY_SECONDS = 30  # how long a writer waits for another before it gives up
 CREATED_PAUSE_SECONDS = 0.01  # before another try, while another process creates the same file
@@ -306,7 +307,7 @@ def _parse(url: str) -> URL:
     if not parsed.database or parsed.database.startswith((":", "file:")):
         raise InputError(f"the ledger must be a file: {FORMS}")
     try:
-        path = Path(parsed.database).expanduser().resolve()
+        path = expanded(Path(parsed.database)).resolve()
     except (OSError, RuntimeError, ValueError) as error:
         raise InputError(f"the ledger's path {parsed.database!r} cannot be resolved: {error}") from error
     return URL.create("sqlite", database=str(path))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from orchestrator import processes
+from orchestrator import processes, user
 from orchestrator.clock import Clock
 from orchestrator.core.wording import count_text
 from orchestrator.errors import Rejected
@@ -32,9 +32,7 @@ _NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 
 def folder() -> Path:
     """Where the locks are: in the user's cache, which outlives a login."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    base = cache if cache.is_absolute() else Path.home() / ".cache"
-    return base / "orchestrator" / "gpus"
+    return user.cache("orchestrator") / "gpus"
 
 
 @dataclass(frozen=True)

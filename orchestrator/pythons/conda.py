@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator import user
+
 _SECONDS_MAX = 20.0
 _USUAL = (
     "~/miniconda3", "~/anaconda3", "~/miniforge3", "~/mambaforge", "~/micromamba", "/opt/conda",
@@ -22,14 +24,15 @@ _LISTED_BYTES_MAX = 1_000_000
 
 def environments(variables: Mapping[str, str]) -> dict[str, Path]:
     """The environments in the usual places; of several of one name, the one nearest to the active one."""
-    home = Path(variables.get("HOME") or Path.home())
+    home = Path(variables["HOME"]) if variables.get("HOME") else user.known_home()
     found: dict[str, Path] = {}
     for root in _roots(variables, home):
         if is_environment(root):
             found.setdefault("base", root)
         for path in _inside(root / "envs"):
             found.setdefault(path.name, path)
-    for path in (*_inside(home / ".conda" / "envs"), *_listed(home / ".conda" / "environments.txt")):
+    own = home / ".conda" if home is not None else None
+    for path in (*_inside(own / "envs"), *_listed(own / "environments.txt")) if own is not None else ():
         found.setdefault(path.name, path)
     return found
 
@@ -59,7 +62,7 @@ def name_of(prefix: Path) -> str:
     return "base" if (prefix / "condabin").is_dir() else prefix.name
 
 
-def _roots(variables: Mapping[str, str], home: Path) -> Iterator[Path]:
+def _roots(variables: Mapping[str, str], home: Path | None) -> Iterator[Path]:
     if executable := variables.get("CONDA_EXE"):
         yield Path(executable).parent.parent
     if root := variables.get("MAMBA_ROOT_PREFIX"):
@@ -68,7 +71,8 @@ def _roots(variables: Mapping[str, str], home: Path) -> Iterator[Path]:
         prefix = Path(active)
         yield prefix.parent.parent if prefix.parent.name == "envs" else prefix
     for usual in _USUAL:
-        yield home / usual[2:] if usual.startswith("~") else Path(usual)
+        if home is not None or not usual.startswith("~"):
+            yield home / usual[2:] if home is not None and usual.startswith("~") else Path(usual)
 
 
 def _inside(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from orchestrator import user
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError
 from orchestrator.interpreters import OLDEST, Interpreter, Unusable, ask
@@ -57,9 +58,9 @@ def named(text: str, variables: Mapping[str, str], folder: Path | None = None) -
 
 def _absolute(given: str, folder: Path | None) -> Path:
     try:
-        path = Path(given).expanduser()
-    except RuntimeError:
-        raise NoPython(f"the home folder of {given!r} is not known: write the whole path") from None
+        path = user.expanded(Path(given))
+    except user.NoHome as error:
+        raise NoPython(str(error)) from None
     if not path.is_absolute() and folder is None:
         raise NoPython(f"given {given!r}: write the whole path, beginning with / or ~")
     return path if folder is None else folder / path

@@ -25,6 +25,7 @@ from orchestrator.spec.fields import COUNT_MAX
 from orchestrator.spec.profile_keys import profile_problems
 from orchestrator.spec.rules import rule_problems
 from orchestrator.spec.schema import MICRO_BATCH_MAX, window_of
+from orchestrator.user import known_home
 
 _SUGGESTED_MAX = 8
 _REFERENCE = re.compile(
@@ -325,9 +326,10 @@ def _source(source: str, folder: FilePath) -> Iterator[Problem]:
 
 
 def _holds_home(folder: FilePath) -> bool:
+    home = known_home()
     try:
-        return FilePath.home().resolve().is_relative_to(folder.resolve())
-    except (OSError, RuntimeError):  # no home folder is known
+        return home is not None and home.resolve().is_relative_to(folder.resolve())
+    except (OSError, RuntimeError):  # a loop of links
         return False
 
 

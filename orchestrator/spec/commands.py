@@ -29,6 +29,7 @@ from orchestrator.spec import elsewhere
 from orchestrator.spec.document import shown
 from orchestrator.spec.mistakes import unknown
 from orchestrator.spec.programs import not_in_a_session
+from orchestrator.user import known_home
 
 PLACEHOLDERS = ("steps", "micro_batch", "accumulate", "devices", "precision", "seed", "resume")
 WORDS_MAX, TEXT_MAX = 1000, 100_000
@@ -361,10 +362,7 @@ def _script(words: Sequence[str]) -> str | None:
 
 
 def _home() -> str:
-    try:
-        return f"{Path.home()}/"
-    except RuntimeError:  # no home folder is known
-        return "/home/"
+    return f"{known_home() or '/home'}/"
 
 
 def _exists(path: Path) -> bool:

@@ -31,6 +31,7 @@ from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
+from orchestrator.user import expanded
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -48,7 +49,7 @@ class Options:
 
 def configured(name: str, options: Options, home: Path) -> FolderStore:
     """The store as the user configured it."""
-    return FolderStore(home / options.path.expanduser(), name)
+    return FolderStore(home / expanded(options.path), name)
 
 
 def carried(portable: Portable) -> FolderStore:

@@ -15,7 +15,6 @@ from orchestrator.client import uninstalling
 from orchestrator.client.home import Home
 from orchestrator.clock import SystemClock
 from orchestrator.installation import found
-from orchestrator.platforms.colab.environment import user_cache
 from orchestrator.platforms.gpu_locks import GpuLocks
 from tests.cli.calls import Caller, caller
 from tests.cli.dialogue import dialogue
@@ -212,11 +211,6 @@ def test_everything_that_the_documents_know_of_a_home_goes_with_it() -> None:
     assert {"ledger.sqlite", "controller.log", "store"} <= tops
     known = (*uninstalling._OF_A_HOME, *uninstalling._SHARED)
     assert [name for name in sorted(tops) if not any(fnmatch(name, pattern) for pattern in known)] == []
-
-
-def test_the_caches_are_those_that_are_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert uninstalling._cache() == user_cache()
 
 
 def test_gpu_locks_go_unless_a_gpu_is_in_use_and_fetched_inputs_stay(somebody: Somebody) -> None:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from orchestrator import user
 from orchestrator.errors import InputError
 from orchestrator.files.drafts import write_whole
 from orchestrator.platforms.colab.installing import LOCK, install
@@ -113,10 +114,7 @@ def make_home(home: Path) -> None:
 
 
 def user_cache() -> Path:
-    """The user's folder for what can be made again."""
-    from platformdirs import user_cache_path
-
-    return user_cache_path("accelerator-orchestrator", appauthor=False)
+    return user.cache("accelerator-orchestrator")
 
 
 def _on_loopback(url: str) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from orchestrator.errors import AccessDenied, Preparing, Transient
 from orchestrator.files.drafts import draft_folder, set_aside, sweep
 from orchestrator.files.reading import read_small
+from orchestrator.user import known_home
 
 LOCK = Path(__file__).with_name("cli.lock")
 OLDEST = (3, 12)
@@ -136,8 +137,9 @@ def _uv(*words: str) -> str:
 
 def _pythons() -> Iterator[Path]:
     """pyenv's interpreters: on the PATH it has only programs that refuse to start without a choice."""
-    root = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    yield from sorted(root.glob("versions/*/bin"), reverse=True)
+    home = known_home()
+    if root := os.environ.get("PYENV_ROOT") or (home and home / ".pyenv"):
+        yield from sorted(Path(root).glob("versions/*/bin"), reverse=True)
 
 
 def _said(path: Path) -> str:

@@ -9,9 +9,9 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.catalog import expanded
 from orchestrator.platforms.colab.values import CPU
 from orchestrator.platforms.uplink_options import UplinkOptions
+from orchestrator.user import expanded
 
 HOUR = 3600.0
 MIB = 1 << 20
@@ -83,7 +83,7 @@ class ColabOptions(UplinkOptions):
     def _anywhere(cls, path: Path | None) -> Path | None:
         if path is not None and not expanded(path).is_absolute():
             raise ValueError("write an absolute path, or one that begins with ~/")
-        return None if path is None else path.expanduser()
+        return None if path is None else expanded(path)
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

@@ -23,6 +23,7 @@ from orchestrator.platforms.docker import builder, contexts
 from orchestrator.platforms.docker.contexts import Certificates, Endpoint
 from orchestrator.platforms.docker.endings import no_python
 from orchestrator.platforms.docker.options import DockerOptions
+from orchestrator.user import expanded
 
 # How the start of a container fails if the engine cannot provide the GPU:
 # docs/references/engines.md#a-gpu-that-the-engine-cannot-give
@@ -93,9 +94,7 @@ class Connection:
         if options.host is not None:
             if options.tls is None:
                 return Endpoint(options.host)
-            ca, cert, key = (
-                path.expanduser() for path in (options.tls.ca, options.tls.cert, options.tls.key)
-            )
+            ca, cert, key = map(expanded, (options.tls.ca, options.tls.cert, options.tls.key))
             return Endpoint(options.host, Certificates(ca, cert, key))
         try:
             return contexts.chosen(options.context)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from orchestrator import user
 from orchestrator.errors import InputError
 
 DEFAULT = "default"
@@ -62,7 +63,12 @@ def known() -> tuple[str, ...]:
 
 
 def _folder() -> Path:
-    return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
+    """Docker's own config. Raises NoHome."""
+    given = os.environ.get("DOCKER_CONFIG")
+    try:
+        return Path(given) if given else user.home() / ".docker"
+    except user.NoHome as error:
+        raise user.NoHome(f"docker's config is not known: {error}; set HOME or DOCKER_CONFIG") from None
 
 
 def _of_environment() -> Certificates | None:
@@ -77,6 +83,8 @@ def _certificates(folder: Path, verify: bool) -> Certificates:
 
 
 def _current() -> str:
+    if not os.environ.get("DOCKER_CONFIG") and user.known_home() is None:
+        return DEFAULT
     path = _folder() / "config.json"
     return str(_json(path).get("currentContext") or DEFAULT) if path.is_file() else DEFAULT
 

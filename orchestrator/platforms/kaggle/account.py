@@ -16,6 +16,7 @@ from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.connection import Witness
 from orchestrator.platforms.kaggle.credentials import SETTINGS, Credentials
 from orchestrator.platforms.kaggle.options import KaggleOptions
+from orchestrator.user import NoHome, expanded, home, known_home
 
 
 class Account:
@@ -46,19 +47,18 @@ class Account:
     def exposed(self) -> tuple[Path, ...]:
         """Credential files that other users of this machine can read."""
         if self._options.username is None:
-            return credentials.exposed(os.environ, Path.home())
+            return credentials.exposed(os.environ, known_home())
         files = (self._options.token_file, self._options.key_file)
-        return tuple(path for path in files if path is not None and path.expanduser().stat().st_mode & 0o077)
+        return tuple(path for path in files if path is not None and expanded(path).stat().st_mode & 0o077)
 
     def _credentials(self) -> Credentials:
         try:
-            found = self._configured() or credentials.find(os.environ, Path.home())
+            found = self._configured() or credentials.find(os.environ, known_home())
         except (InputError, OSError) as error:
             raise AccessDenied(str(error), backend=self._name) from error
         if found is None:
             raise AccessDenied(
-                f"no Kaggle credentials found: create a token at {SETTINGS} and save it as "
-                "~/.kaggle/access_token",
+                f"no Kaggle credentials found: create a token at {SETTINGS} and {_how_to_keep()}",
                 backend=self._name,
             )
         return found
@@ -71,3 +71,11 @@ class Account:
             return Credentials(options.username, token=credentials.read(options.token_file))
         assert options.key_file is not None
         return Credentials(options.username, key=credentials.read(options.key_file))
+
+
+def _how_to_keep() -> str:
+    try:
+        home()
+    except NoHome as error:
+        return f"set KAGGLE_API_TOKEN to it (there is no ~/.kaggle, because {error})"
+    return "save it as ~/.kaggle/access_token"

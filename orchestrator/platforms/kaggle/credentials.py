@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.user import expanded
 
 SETTINGS = "kaggle.com/settings → API"
 TO_LOG_IN = f"save a token of {SETTINGS} as ~/.kaggle/access_token"
@@ -47,7 +48,7 @@ class Credentials:
         return tuple(each for each in (self.key, self.token) if each)
 
 
-def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
+def find(environ: Mapping[str, str], home: Path | None) -> Credentials | None:
     """What kaggle itself would use, in its own order (docs/references/kaggle.md#credentials).
 
     First KAGGLE_API_TOKEN (a token, or the path of one), then ~/.kaggle/access_token. Then KAGGLE_USERNAME
@@ -66,20 +67,20 @@ def find(environ: Mapping[str, str], home: Path) -> Credentials | None:
     return Credentials(username, key=key) if username and key else None
 
 
-def exposed(environ: Mapping[str, str], home: Path) -> tuple[Path, ...]:
+def exposed(environ: Mapping[str, str], home: Path | None) -> tuple[Path, ...]:
     """The credential files that other users of this machine can read (fix: `chmod 600`)."""
-    found = [home / ".kaggle" / name for name in _TOKEN_FILES]
+    found = [] if home is None else [home / ".kaggle" / name for name in _TOKEN_FILES]
     key_file = _key_file(environ, home)
     found += [] if key_file is None else [key_file]
     open_to_others = stat.S_IRWXG | stat.S_IRWXO
     return tuple(path for path in found if path.is_file() and path.stat().st_mode & open_to_others)
 
 
-def _token(environ: Mapping[str, str], home: Path) -> str:
+def _token(environ: Mapping[str, str], home: Path | None) -> str:
     given = environ.get("KAGGLE_API_TOKEN", "").strip()
     if given and not _is_file(Path(given)):
         return given
-    places = [home / ".kaggle" / name for name in _TOKEN_FILES]
+    places = [] if home is None else [home / ".kaggle" / name for name in _TOKEN_FILES]
     return next((text for path in ([Path(given)] if given else places) if (text := _text(path))), "")
 
 
@@ -97,15 +98,16 @@ def _text(path: Path) -> str:
 def read(path: Path) -> str:
     """The text of a credentials file. The path may begin with ~/. Raises InputError."""
     try:
-        return path.expanduser().read_text("utf-8").strip()
+        return expanded(path).read_text("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"
         ) from None
 
 
-def _key_file(environ: Mapping[str, str], home: Path) -> Path | None:
-    places = [home / ".kaggle", Path(environ.get("XDG_CONFIG_HOME") or home / ".config") / "kaggle"]
+def _key_file(environ: Mapping[str, str], home: Path | None) -> Path | None:
+    config = environ.get("XDG_CONFIG_HOME") or (home and home / ".config")
+    places = ([] if home is None else [home / ".kaggle"]) + ([Path(config, "kaggle")] if config else [])
     moved = environ.get("KAGGLE_CONFIG_DIR")
     folders = [Path(moved)] if moved else places
     return next((path for folder in folders if _is_file(path := folder / _KEY_FILE)), None)

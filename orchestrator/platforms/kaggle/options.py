@@ -7,8 +7,8 @@ from typing import Self
 
 from pydantic import Field, field_validator, model_validator
 
-from orchestrator.catalog import expanded
 from orchestrator.platforms.uplink_options import UplinkOptions
+from orchestrator.user import expanded
 
 HOUR = 3600.0
 PRODUCTION = "https://api.kaggle.com"

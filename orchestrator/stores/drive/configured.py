@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 from pydantic.dataclasses import dataclass
 
 from orchestrator import installation
-from orchestrator.catalog import expanded
 from orchestrator.errors import InputError
+from orchestrator.user import expanded
 
 if TYPE_CHECKING:
     from orchestrator.stores.drive.store import DriveStore
