@@ -93,7 +93,9 @@ class Listed:
     @property
     def is_unattended(self) -> bool:
         """Whether runs wait here for a controller."""
-        return not self.attendance.is_attended and any(each.phase not in AT_REST for each in self.runs)
+        return not self.attendance.is_attended and any(
+            each.phase not in AT_REST and not each.unreadable for each in self.runs
+        )
 
 
 def look(call: Call) -> Listed:
@@ -112,7 +114,7 @@ def document(listed: Listed) -> dict[str, object]:
     control = {"controller": attended.controller, "controller_state": attended.state,
                "unattended_since": attended.since} if listed.runs else {}  # fmt: skip
     return {**paged, **control, "runs": [
-        {**vars(status), "phase": None if status.unreadable else status.phase,
+        {**status.values, "phase": None if status.unreadable else status.phase,
          "trouble": status.trouble or None, "unreadable": status.unreadable or None}
         for status in listed.runs
     ]}  # fmt: skip

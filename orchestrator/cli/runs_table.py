@@ -75,11 +75,13 @@ def table(runs: Sequence[RunStatus], attended: Attendance, now: float) -> Table:
 
 
 def _row(status: RunStatus, attended: Attendance, now: float) -> tuple[str, ...]:
+    if status.unreadable:  # nothing in its row can be relied on
+        return (status.run, "unreadable", *("–",) * (len(_COLUMNS) - 2))
     over, saves = status.phase in FINAL, count_text(status.step, "save")
     until = status.ended_at if over and status.ended_at is not None else now
     return (
         status.run,
-        "unreadable" if status.unreadable else status.phase.value,
+        status.phase.value,
         saves if status.saves_counted else f"{status.step:,}/{status.steps_total:,}",
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
@@ -106,7 +108,7 @@ def _left(status: RunStatus, attended: Attendance, now: float) -> str:
 
 def _note(status: RunStatus, attended: Attendance, now: float) -> str:
     if status.unreadable:
-        return _whole(status, status.unreadable)
+        return f"damaged: {status.unreadable}"
     if status.trouble:
         return _whole(status, f"no answer: {status.trouble}")
     if status.failing is not None:
