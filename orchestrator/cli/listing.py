@@ -11,6 +11,7 @@ from orchestrator.client.attendance import Attendance, attendance
 from orchestrator.client.health import State
 from orchestrator.client.status import RunStatus
 from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.core.wording import number_text
 from orchestrator.errors import InputError
 
 PAGE = 50  # runs on a terminal
@@ -158,7 +159,7 @@ def _of_store(call: Call, store: str) -> int:
     headers = ("RUN", "PHASE", "STEP", "CHECKPOINTS")
     call.out.table(headers, [
         (each.run, "–" if each.phase is None else each.phase.value,
-         "–" if each.step is None else f"{each.step:,}", f"{each.checkpoints_count:,}")
+         "–" if each.step is None else number_text(each.step), number_text(each.checkpoints_count))
         for each in found
     ], right=frozenset({2, 3}))  # fmt: skip
     for each in found:
