@@ -8,7 +8,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.listing import say_no_runs
 from orchestrator.client import Adoption, Came
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.wording import count_text
+from orchestrator.core.wording import count_text, number_text
 from orchestrator.errors import InputError
 
 
@@ -52,8 +52,8 @@ def _row(each: Adoption) -> tuple[str, ...]:
         each.run,
         each.came.value,
         "–" if each.phase is None else each.phase.value,
-        "–" if each.step is None else f"{each.step:,}",
-        f"{each.checkpoints_count:,}",
+        "–" if each.step is None else number_text(each.step),
+        number_text(each.checkpoints_count),
     )
 
 

@@ -9,7 +9,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.client import Restored
 from orchestrator.client.backing_up import EarlierBackUp
 from orchestrator.clock import utc_text
-from orchestrator.core.wording import count_text, date, size_text
+from orchestrator.core.wording import count_text, date, number_text, size_text
 from orchestrator.errors import InputError
 
 
@@ -78,7 +78,7 @@ def _progress(call: Call) -> Callable[[str], None] | None:
 
 
 def _step(step: int | None) -> str:
-    return "–" if step is None else f"{step:,}"
+    return "–" if step is None else number_text(step)
 
 
 def _what(found: Restored) -> str:

@@ -12,7 +12,7 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.pictures import title
 from orchestrator.client import Run
 from orchestrator.client.curves import Curve, Curves
-from orchestrator.core.wording import count_text, did_you_mean, help_page
+from orchestrator.core.wording import count_text, did_you_mean, help_page, number_text
 from orchestrator.errors import InputError
 from orchestrator.files import write_whole
 
@@ -57,7 +57,7 @@ def curves(call: Call) -> int:
             out.say(f"{run.name} has reported no metrics{'' if found.missing else ' yet'}: {how}")
     if others := chosen[len(shown) :]:
         names = ", ".join(title(curve) for curve in others[:NAMED_MAX])
-        more = f" and {len(others) - NAMED_MAX:,} more" if len(others) > NAMED_MAX else ""
+        more = f" and {number_text(len(others) - NAMED_MAX)} more" if len(others) > NAMED_MAX else ""
         out.remark(f"not drawn: {names}{more} (--metric draws one)")
     _remarks(call, found, chosen)
     return Exit.OK
@@ -168,9 +168,9 @@ def _figures(curve: Curve) -> str:
     if curve.last is None:
         return f"{count_text(curve.reports, 'report')}, none finite"
     values = [point.value for point in curve.points]
-    said = f"last {plotting.number(curve.last.value)} at step {curve.last.step:,}"
-    said += f", lowest {plotting.number(min(values))}, highest {plotting.number(max(values))}"
-    return said + (f", {curve.not_finite:,} not finite" if curve.not_finite else "")
+    said = f"last {number_text(curve.last.value)} at step {number_text(curve.last.step)}"
+    said += f", lowest {number_text(min(values))}, highest {number_text(max(values))}"
+    return said + (f", {number_text(curve.not_finite)} not finite" if curve.not_finite else "")
 
 
 def _remarks(call: Call, found: Curves, chosen: Sequence[Curve]) -> None:
@@ -215,4 +215,4 @@ def _last(curve: Curve) -> str:
     nice = plotting.fancy(sys.stdout.encoding)
     spark = plotting.sparkline([(point.step, point.value) for point in curve.points], _SPARKS, nice=nice)
     odd = "  not all finite" if curve.not_finite else ""  # uncounted: of a large file only samples are read
-    return f"{plotting.number(curve.last.value).rjust(_VALUE)}  {spark}{odd}"
+    return f"{number_text(curve.last.value).rjust(_VALUE)}  {spark}{odd}"

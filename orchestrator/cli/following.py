@@ -20,7 +20,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Assigned, Event
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import count_text, size_text
+from orchestrator.core.wording import count_text, number_text, size_text
 
 Beside = Callable[[Look, View], None]
 
@@ -120,7 +120,7 @@ def _end(
         kept = (
             []
             if best is None
-            else [("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, verified")]
+            else [("checkpoint", f"step {number_text(best.ref.step)}, {size_text(best.size)}, verified")]
         )
         out.facts([("how", record.reason), *kept, ("folder", str(place) if place else "")])
         hints.next_commands(call, run, ("show",), ("why",), ("logs",), *_to_pull(record, "-o", "DIR"))
@@ -139,7 +139,9 @@ def _end(
         }
     )
     if best is not None:
-        out.facts([("checkpoint", f"step {best.ref.step:,}, {size_text(best.size)}, in the home store")])
+        out.facts(
+            [("checkpoint", f"step {number_text(best.ref.step)}, {size_text(best.size)}, in the home store")]
+        )
     if record.standing is Phase.HELD:
         hints.next_commands(call, run, ("why",), *hints.for_held(record))
         return Exit.HUMAN

@@ -11,6 +11,7 @@ from orchestrator.client.attendance import Attendance, attendance
 from orchestrator.client.health import State
 from orchestrator.client.status import RunStatus
 from orchestrator.core.lifecycle import FINAL, Phase
+from orchestrator.core.wording import number_text
 from orchestrator.errors import InputError
 
 PAGE = 50  # runs on a terminal
@@ -93,7 +94,9 @@ class Listed:
     @property
     def is_unattended(self) -> bool:
         """Whether runs wait here for a controller."""
-        return not self.attendance.is_attended and any(each.phase not in AT_REST for each in self.runs)
+        return not self.attendance.is_attended and any(
+            each.phase not in AT_REST and not each.unreadable for each in self.runs
+        )
 
 
 def look(call: Call) -> Listed:
@@ -112,7 +115,7 @@ def document(listed: Listed) -> dict[str, object]:
     control = {"controller": attended.controller, "controller_state": attended.state,
                "unattended_since": attended.since} if listed.runs else {}  # fmt: skip
     return {**paged, **control, "runs": [
-        {**vars(status), "phase": None if status.unreadable else status.phase,
+        {**status.values, "phase": None if status.unreadable else status.phase,
          "trouble": status.trouble or None, "unreadable": status.unreadable or None}
         for status in listed.runs
     ]}  # fmt: skip
@@ -156,7 +159,7 @@ def _of_store(call: Call, store: str) -> int:
     headers = ("RUN", "PHASE", "STEP", "CHECKPOINTS")
     call.out.table(headers, [
         (each.run, "–" if each.phase is None else each.phase.value,
-         "–" if each.step is None else f"{each.step:,}", f"{each.checkpoints_count:,}")
+         "–" if each.step is None else number_text(each.step), number_text(each.checkpoints_count))
         for each in found
     ], right=frozenset({2, 3}))  # fmt: skip
     for each in found:

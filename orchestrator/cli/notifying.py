@@ -44,7 +44,7 @@ def _list(call: Call) -> int:
 def _row(each: Notification, now: float) -> tuple[str, ...]:
     tried = f"{count_text(each.attempts, 'attempt')}: " if each.attempts and each.error else ""
     again = f"; next {date(each.next_at)}" if each.next_at is not None else ""
-    age = span(max(0.0, now - each.created_at))
+    age = "–" if each.created_at < 0 else span(max(0.0, now - each.created_at))  # -1: it is damaged
     return each.id[:ID_SHOWN], age, each.target, each.state, each.title, f"{tried}{each.error}{again}"
 
 

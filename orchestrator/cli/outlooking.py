@@ -12,7 +12,15 @@ from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import GAP, Output
 from orchestrator.cli.timeline import Timeline, when, zone_text
 from orchestrator.client import Alone, Expected, Fits, Hop, Outlook, Verdict
-from orchestrator.core.wording import count_text, money_text, quota_text, span, units_text
+from orchestrator.core.wording import (
+    count_text,
+    money_text,
+    number_text,
+    price_text,
+    quota_text,
+    span,
+    units_text,
+)
 
 RUNS_SHOWN = 20
 HOPS_SHOWN = 6  # of each run; of the one that was asked about more
@@ -208,7 +216,7 @@ class _View:
             (
                 (name if number == 1 else "") if named else str(number),
                 f"{hop.platform}/{hop.accelerator}", self._start_text(hop), self._takes_text(hop),
-                f"{hop.to_step:,}", _quota_text(hop), self._hop_cost(hop), hop.why_it_ends,
+                number_text(hop.to_step), _quota_text(hop), self._hop_cost(hop), hop.why_it_ends,
             )
             for number, hop in enumerate(run.hops, start=1)
         ]  # fmt: skip
@@ -227,7 +235,7 @@ class _View:
 
     def _hop_cost(self, hop: Hop) -> str:
         prices = self._found.prices
-        return "" if prices is None else f"{prices.cost([hop]):,.2f}"
+        return "" if prices is None else price_text(prices.cost([hop]))
 
     def _name(self, run: Expected, width: int | None = None) -> str:
         """The run, or `nightly Thu 01:00` for a fire to come; the name of its schedule is cut first."""

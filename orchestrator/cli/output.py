@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from orchestrator.cli import charset
 from orchestrator.cli.terminal import one_line, plain
+from orchestrator.core.wording import number_text
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -283,14 +284,8 @@ def clock_text(seconds: float) -> str:
         return "–"
     whole = max(0, round(seconds))
     if whole >= 2 * 86400:
-        return f"{whole // 86400} d {whole % 86400 // 3600} h"
+        hours_text = f" {whole % 86400 // 3600} h" if whole < 1000 * 86400 else ""
+        return f"{number_text(whole // 86400)} d{hours_text}"
     minutes, rest = divmod(whole, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def number_text(value: float | None) -> str:
-    """About three digits: `13.2`, `0.0431`, `1,250`."""
-    if value is None:
-        return "–"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"

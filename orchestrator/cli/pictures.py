@@ -16,6 +16,7 @@ from orchestrator import installation
 from orchestrator.cli.plotting import Place, Scale, ends
 from orchestrator.cli.terminal import one_line
 from orchestrator.client.curves import Curve, Curves
+from orchestrator.core.wording import number_text
 from orchestrator.errors import InputError
 
 if TYPE_CHECKING:
@@ -122,9 +123,9 @@ def _one(curves: Curves, curve: Curve, log: bool) -> Iterator[str]:
     yield _text(-6, 10 if low != high else _INNER_HEIGHT / 2, high, anchor="end")
     if low != high:
         yield _text(-6, _INNER_HEIGHT, low, anchor="end")
-    yield _text(0, _INNER_HEIGHT + 18, f"step {int(steps.low):,}")
+    yield _text(0, _INNER_HEIGHT + 18, f"step {number_text(int(steps.low))}")
     if steps.high > steps.low:
-        yield _text(_INNER_WIDTH, _INNER_HEIGHT + 18, f"{int(steps.high):,}", anchor="end")
+        yield _text(_INNER_WIDTH, _INNER_HEIGHT + 18, number_text(int(steps.high)), anchor="end")
 
 
 def _text(x: float, y: float, text: str, style: str = "", anchor: str = "start") -> str:

@@ -9,6 +9,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from orchestrator.core.wording import number_text as number
+
 LINES = "┤│└─┴┊"
 _ASCII_LINES = "||+-+:"
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -16,6 +18,7 @@ _ASCII_BLOCKS = "_.-=+*#"
 _BRAILLE = 0x2800
 _BRAILLE_DOTS = ((0x01, 0x02, 0x04, 0x40), (0x08, 0x10, 0x20, 0x80))  # by column, from the top
 _ASCII_DOTS = " '-'.|,|"  # by which of its three heights are drawn: 1 the top, 2 the middle, 4 the bottom
+_NUMBER_MAX = 12  # characters
 _TICKS_MAX = 12  # more marks would hide the curve
 
 Place = tuple[int, float]  # a step and a value
@@ -53,17 +56,14 @@ class Scale:
         return min(cells - 1, max(0, round(self.share(value) * (cells - 1))))
 
 
-def number(value: float, digits: int = 3) -> str:
-    """`0.0431`, `13.2`, `12,500`, `1.2e+09`."""
-    if 1000 <= abs(value) < 1e6:
-        return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
-    return f"{value:.{digits}g}"
-
-
 def ends(scale: Scale) -> tuple[str, str]:
     """The scale's ends in words that differ: the low and the high one."""
+    low = high = ""
     for digits in (3, 4, 6, 9, 17):
-        low, high = number(scale.low, digits), number(scale.high, digits)
+        wider = number(scale.low, digits), number(scale.high, digits)
+        if low and max(map(len, wider)) > _NUMBER_MAX:
+            break
+        low, high = wider
         if low != high or scale.low == scale.high:
             break
     return low, high
@@ -131,7 +131,7 @@ def plot(
     told = [f"{labels.get(row, '').rjust(margin)} {lines[0] if labels.get(row) else lines[1]}{text}"
             for row, text in enumerate(body)]  # fmt: skip
     floor = "".join(lines[4] if column in inside else lines[3] for column in range(width))
-    first, last = f"{int(steps.low):,}", f"{int(steps.high):,}"
+    first, last = number(int(steps.low)), number(int(steps.high))
     below = _below(width, first, last if last != first else "", inside)
     return [*told, f"{' ' * margin} {lines[2]}{floor}", f"{' ' * margin}  {below}".rstrip()]
 

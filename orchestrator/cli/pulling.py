@@ -6,10 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import number_text
 from orchestrator.client import Checkpoint, Pulled, Run, StoredRun
 from orchestrator.client.pulling import Progressed, Wanted
-from orchestrator.core.wording import count_text, size_text
+from orchestrator.core.wording import count_text, number_text, size_text
 from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, SpecError
 
 SHOW_PROGRESS_BYTES = 64 * 1000 * 1000
@@ -81,7 +80,7 @@ def _row(each: Checkpoint) -> tuple[str, ...]:
     metrics = "  ".join(f"{name} {number_text(value)}" for name, value in sorted(each.metrics.items()))
     trouble = [each.trouble.partition(":")[0]] if each.trouble else []
     return (
-        f"{each.step:,}",
+        number_text(each.step),
         f"s{each.generation:02d}",
         size_text(each.size),
         each.resumed or "–",
@@ -104,7 +103,7 @@ def _tell_whole(call: Call, found: Sequence[Checkpoint], why_not_proved: str) ->
     """Explains the table's notes below it, and says what --verify found."""
     troubles = [each for each in found if each.trouble]
     for each in troubles:
-        call.out.remark(f"step {each.step:,} ({each.name}) cannot be used: {each.advice}")
+        call.out.remark(f"step {number_text(each.step)} ({each.name}) cannot be used: {each.advice}")
     if any(not each.authenticated for each in found):
         call.out.remark(f"{NOT_PROVED}: {why_not_proved}")
     if not call.options.verify:
@@ -132,7 +131,7 @@ def pull(call: Call) -> int:
     })  # fmt: skip
     if not pulled.authenticated:
         call.out.remark(f"intact, but {NOT_PROVED}: {_why_not_proved(run)}")
-    call.out.say(f"{pulled.folder}: step {pulled.step:,} of {pulled.run}, verified")
+    call.out.say(f"{pulled.folder}: step {number_text(pulled.step)} of {pulled.run}, verified")
     return Exit.OK
 
 

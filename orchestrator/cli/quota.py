@@ -6,7 +6,7 @@ from __future__ import annotations
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import Output
 from orchestrator.client.quota import Planned, Pool, Quotas, Running
-from orchestrator.core.wording import date, span, units_text
+from orchestrator.core.wording import date, number_text, span, units_text
 
 ALIKE_SECONDS = 60.0  # a smaller difference between our count and the platform's is not mentioned
 BAR_CELLS = 40
@@ -92,7 +92,10 @@ def _amount(pool: Pool, taken: float) -> str:
 def _lasting(pool: Pool) -> list[tuple[str, str]]:
     """How long the free units last on each accelerator."""
     return [
-        ("" if number else "lasts", f"{span(pool.units_free / rate * 3600)} on {name}, at {rate:g} an hour")
+        (
+            "" if number else "lasts",
+            f"{span(pool.units_free / rate * 3600)} on {name}, at {number_text(rate)} an hour",
+        )
         for number, (name, rate) in enumerate(zip(pool.accelerators, pool.units_per_hour, strict=False))
     ]
 
@@ -138,7 +141,7 @@ def _show_runs(out: Output, pool: Pool) -> None:
         parts = [spent.seconds, spent.useful, spent.set_up, spent.redone, spent.lost]
         parts += [spent.open] if unsaved else []
         told = [span(part) if part >= 0.5 else "–" for part in parts]
-        told += [f"{units:.3g}"] if pool.units_per_hour else []
+        told += [number_text(units)] if pool.units_per_hour else []
         cells.append((run, *told))
     out.say()
     out.table(headers, cells, right=frozenset(range(1, len(headers))))

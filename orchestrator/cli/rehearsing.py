@@ -7,6 +7,7 @@ import signal
 from orchestrator.cli.call import Call, Exit
 from orchestrator.cli.output import clock_text
 from orchestrator.client import Exactness, Leg, Rehearsed
+from orchestrator.core.wording import number_text
 
 _MEANINGS = {
     Exactness.BITWISE: "the resumed training gives the same checkpoint, to the last bit",
@@ -48,13 +49,13 @@ def _show(call: Call, done: Rehearsed) -> None:
     out = call.out
     rows = []
     for leg in done.legs:
-        steps = ", ".join(f"{step:,}" for step in sorted(leg.steps)[-_STEPS_SHOWN:]) or "–"
+        steps = ", ".join(number_text(step) for step in sorted(leg.steps)[-_STEPS_SHOWN:]) or "–"
         rows.append((leg.name, clock_text(leg.seconds), steps, leg.how))
     out.table(("TRAINING", "TOOK", "CHECKPOINTS", "HOW IT ENDED"), rows)
     out.say()
     grade = out.paint(done.grade.value, _COLOURS.get(done.grade, "red"))
     out.facts([
         ("resume", f"{grade}: {_MEANINGS[done.grade]}"),
-        ("compared", "" if done.steps is None else f"at step {done.steps:,}"),
+        ("compared", "" if done.steps is None else f"at step {number_text(done.steps)}"),
         *((each.what, f"{each.text}{f'; {each.advice}' if each.advice else ''}") for each in done.findings),
     ])  # fmt: skip

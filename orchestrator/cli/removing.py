@@ -36,7 +36,8 @@ def rm(call: Call) -> int:
 def _show(call: Call, plan: Removing) -> None:
     headers = ("RUN", "PHASE", "CHECKPOINTS", "IN THE STORE", "LOGS AND SESSIONS")
     rows = [
-        (each.run, each.record.phase.value, _checkpoints_text(each), size_text(each.store_bytes),
+        (each.run, "unreadable" if each.record is None else each.record.phase.value, _checkpoints_text(each),
+         size_text(each.store_bytes),
          size_text(each.home_bytes))
         for each in plan.runs
     ]  # fmt: skip
@@ -54,7 +55,7 @@ def _show(call: Call, plan: Removing) -> None:
 def _checkpoints_text(each: Doomed) -> str:
     if each.trouble is not None:
         return "unknown"
-    if each.surplus is None or each.surplus.trouble:
+    if each.record is None or each.surplus is None or each.surplus.trouble:
         return "stay"
     outputs = {output.name for output in each.record.outputs}  # the store keeps both in the same way
     return f"{sum(name not in outputs for name in each.surplus.checkpoints):,}"
@@ -78,7 +79,7 @@ def _document(call: Call, plan: Removing, removed: Removed | None) -> None:
     done = removed or Removed()
     call.out.document({
         "runs": [
-            {"run": each.run, "phase": each.record.phase,
+            {"run": each.run, "phase": None if each.record is None else each.record.phase,
              "checkpoints": None if each.surplus is None else each.surplus.checkpoints,
              "store_bytes": each.store_bytes, "home_bytes": each.home_bytes,
              "paths": [thing.path for thing in each.things], "spared": each.spared}

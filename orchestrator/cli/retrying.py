@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli import following
 from orchestrator.cli.call import Call, Exit
+from orchestrator.core.wording import number_text
 
 
 def retry(call: Call) -> int:
@@ -14,7 +15,7 @@ def retry(call: Call) -> int:
     document = {"run": run.name, "changes": done.changes, "step": done.step,
                 "controller_started": done.controller_started}  # fmt: skip
     (call.out.record if given.follow else call.out.document)(document)
-    where = f"from step {done.step:,}" if done.step else "from the beginning"
+    where = f"from step {number_text(done.step)}" if done.step else "from the beginning"
     changed = f"with a changed {', '.join(done.changes)}" if done.changes else "with the job as it is"
     call.out.say(f"{run.name} continues {where}, {changed}")
     for warning in done.warnings:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orchestrator.cli.output import Output, number_text
+from orchestrator.cli.output import Output
 from orchestrator.client.routing import (
     JudgedClaim,
     losses_text,
@@ -16,7 +16,7 @@ from orchestrator.client.routing import (
 )
 from orchestrator.core.job import Job
 from orchestrator.core.offer import Choice, Rejection, Route, UntilKind
-from orchestrator.core.wording import count_text, quota_text, span
+from orchestrator.core.wording import count_text, number_text, quota_text, span
 
 
 def choice_text(choice: Choice, job: Job, *, sliced: bool | None = None) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orchestrator.cli.output import clock_text, number_text
+from orchestrator.cli.output import clock_text
 from orchestrator.client.attendance import Attendance, old_seconds
 from orchestrator.client.status import RunStatus
 from orchestrator.clock import utc_text
 from orchestrator.core.lifecycle import FINAL, Phase
-from orchestrator.core.wording import count_text, span
+from orchestrator.core.wording import count_text, number_text, span
 
 ASLEEP = "asleep"  # how the reason of a run begins that waits for its schedule
 
@@ -75,12 +75,14 @@ def table(runs: Sequence[RunStatus], attended: Attendance, now: float) -> Table:
 
 
 def _row(status: RunStatus, attended: Attendance, now: float) -> tuple[str, ...]:
+    if status.unreadable:  # nothing in its row can be relied on
+        return (status.run, "unreadable", *("–",) * (len(_COLUMNS) - 2))
     over, saves = status.phase in FINAL, count_text(status.step, "save")
     until = status.ended_at if over and status.ended_at is not None else now
     return (
         status.run,
-        "unreadable" if status.unreadable else status.phase.value,
-        saves if status.saves_counted else f"{status.step:,}/{status.steps_total:,}",
+        status.phase.value,
+        saves if status.saves_counted else f"{number_text(status.step)}/{number_text(status.steps_total)}",
         f"{status.progress.share:.0%}",
         number_text(status.steps_per_second),
         number_text(status.loss),
@@ -106,7 +108,7 @@ def _left(status: RunStatus, attended: Attendance, now: float) -> str:
 
 def _note(status: RunStatus, attended: Attendance, now: float) -> str:
     if status.unreadable:
-        return _whole(status, status.unreadable)
+        return f"damaged: {status.unreadable}"
     if status.trouble:
         return _whole(status, f"no answer: {status.trouble}")
     if status.failing is not None:
@@ -121,7 +123,7 @@ def _note(status: RunStatus, attended: Attendance, now: float) -> str:
         still = status.stalled_seconds
         if attended.is_attended and status.read_at is not None:
             still += max(0.0, now - status.read_at)
-        return f"no step for {span(still)}: it stands at step {status.step:,}"
+        return f"no step for {span(still)}: it stands at step {number_text(status.step)}"
     if status.phase is Phase.QUEUED and status.reason.startswith(ASLEEP):
         return _whole(status, status.reason)
     if status.phase is Phase.QUEUED and status.until is not None and status.until > now:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.cli import curves, gpus, health, hints, pythons, story, watching
 from orchestrator.cli.call import Call, Exit
-from orchestrator.cli.output import Output, clock_text, number_text
+from orchestrator.cli.output import Output, clock_text
 from orchestrator.client import SessionSummary, live
 from orchestrator.client.attendance import attendance
 from orchestrator.client.looking import Look, look
@@ -17,7 +17,7 @@ from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.notes import Notes
 from orchestrator.core.offer import Route, UntilKind
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import count_text, date, size_text
+from orchestrator.core.wording import count_text, date, number_text, size_text
 
 NOTES_SHOWN = 12
 PLACES_SHOWN = 3
@@ -89,7 +89,9 @@ def _ending_text(session: SessionSummary) -> str:
 
 def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
     record, found = look.record, look.progress
-    done = f"{found.step:,} of {found.total:,} {record.job.work.unit} ({found.share:.0%})"
+    done = (
+        f"{number_text(found.step)} of {number_text(found.total)} {record.job.work.unit} ({found.share:.0%})"
+    )
     if found.counted:
         done = f"done; {count_text(found.step, 'save')}"
     rows = [
@@ -114,8 +116,8 @@ def _facts(call: Call, look: Look) -> list[tuple[str, str]]:
         rows.append(("asked to", record.wish.value))
     best = newest(record.accepted)
     if best is not None:
-        rows.append(("checkpoints", f"{len(record.accepted)} kept, the newest at step {best.ref.step:,}, "
-                                    f"{size_text(best.size)}"))  # fmt: skip
+        newest_text = f"the newest at step {number_text(best.ref.step)}, {size_text(best.size)}"
+        rows.append(("checkpoints", f"{len(record.accepted)} kept, {newest_text}"))
     if record.outputs:
         rows.append(("outputs", _outputs_text(call, record)))
     rows += [("cleaning up", f"{s.session} on {s.platform}/{s.accelerator}: {_stray_text(s.ended)}")
@@ -138,7 +140,9 @@ def _metrics_text(call: Call, record: RunRecord) -> str:
     loss = f"loss {number_text(status.loss)}" if status is not None and status.loss is not None else ""
     best = newest(record.accepted)
     named = ", ".join(f"{name} {number_text(value)}" for name, value in best.metrics.items()) if best else ""
-    return "; ".join(filter(None, (loss, f"{named} at step {best.ref.step:,}" if named and best else "")))
+    return "; ".join(
+        filter(None, (loss, f"{named} at step {number_text(best.ref.step)}" if named and best else ""))
+    )
 
 
 def _end_text(look: Look) -> str:
@@ -168,8 +172,8 @@ def _show_sessions(out: Output, record: RunRecord, sessions: tuple[SessionSummar
         (
             story.short_session(each.name),
             story.place(each.order),
-            f"{each.from_step:,}",
-            "–" if each.to_step is None else f"{each.to_step:,}",
+            number_text(each.from_step),
+            "–" if each.to_step is None else number_text(each.to_step),
             clock_text((each.over_at or record.ended_at or now) - each.assigned_at),
             _ending_text(each) or _present_text(record),
         )

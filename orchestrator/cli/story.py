@@ -46,7 +46,7 @@ from orchestrator.core.event import (
 from orchestrator.core.lifecycle import Wish
 from orchestrator.core.notes import counted_text
 from orchestrator.core.order import Order, Outcome
-from orchestrator.core.wording import count_text, size_text
+from orchestrator.core.wording import count_text, number_text, size_text
 
 # Events that a live view shows at once; `why` tells the rest.
 NEWS = (
@@ -85,7 +85,7 @@ def event_text(event: Event) -> str:
     match event:
         case Submitted(job=job, schedule=schedule, origin=origin):
             by = f" by the schedule {schedule}, planned for {origin}" if schedule else f" {origin}".rstrip()
-            return f"submitted{by}: {job.work.total:,} {job.work.unit}"
+            return f"submitted{by}: {number_text(job.work.total)} {job.work.unit}"
         case Deferred(reason=reason, until=until, start=start):
             waits = "for a person" if start and until is None else _until(until)
             return f"waits {waits}: {reason}"
@@ -184,7 +184,7 @@ def _until(until: float | None) -> str:
 
 def resume_text(order: Order) -> str:
     """Where a session starts from."""
-    return f"from step {order.resume_step:,}" if order.resume else "from the beginning"
+    return f"from step {number_text(order.resume_step)}" if order.resume else "from the beginning"
 
 
 _OUTCOMES = {
@@ -218,7 +218,7 @@ def ended_text(event: Ended) -> str:
 def ending_text(outcome: Outcome, message: str, step: int | None) -> str:
     if outcome in (Outcome.COMPLETED, Outcome.STOPPED) and message:
         return message
-    newest = f" (newest checkpoint: step {step:,})" if step is not None else ""
+    newest = f" (newest checkpoint: step {number_text(step)})" if step is not None else ""
     return f"{with_reason(outcome_text(outcome), message)}{newest}"
 
 
@@ -235,7 +235,7 @@ def told(events: Iterable[Event]) -> Iterator[tuple[float, str]]:
             yield from _checkpoints_told(accepted, retired)
             accepted, retired = [], 0
             text = event_text(_without(ended, event))
-            yield event.at, f"{text} ({times:,} times)" if times > 1 else text
+            yield event.at, f"{text} ({number_text(times)} times)" if times > 1 else text
             ended = event.message if isinstance(event, Ended) else ended
     yield from _checkpoints_told(accepted, retired)
 
@@ -264,7 +264,7 @@ def _without(said: str, event: Event) -> Event:
 def _checkpoints_told(accepted: list[CheckpointAccepted], retired: int) -> Iterator[tuple[float, str]]:
     if not accepted:
         return
-    steps = [f"{event.checkpoint.ref.step:,}" for event in accepted]
+    steps = [number_text(event.checkpoint.ref.step) for event in accepted]
     where = f"step {steps[0]}" if len(steps) == 1 else f"steps {steps[0]} to {steps[-1]}"
-    gone = f", {retired:,} superseded retired" if retired else ""
+    gone = f", {number_text(retired)} superseded retired" if retired else ""
     yield accepted[-1].at, f"{count_text(len(steps), 'checkpoint')} verified in the home store, {where}{gone}"

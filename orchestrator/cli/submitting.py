@@ -14,7 +14,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.job import DEFAULT, Job
 from orchestrator.core.openings import openings
 from orchestrator.core.run import RunRecord
-from orchestrator.core.wording import date, help_page
+from orchestrator.core.wording import date, help_page, number_text
 from orchestrator.errors import BackendError, InputError, OrchestratorError
 
 _OLD_SECRETS = (
@@ -172,7 +172,7 @@ def tell_unlocked(call: Call, plan: Plan) -> None:
 
 
 def _size_text(job: Job) -> str:
-    return f"{job.work.total:,} {job.work.unit}, global batch {job.work.global_batch}"
+    return f"{number_text(job.work.total)} {job.work.unit}, global batch {job.work.global_batch}"
 
 
 def _route_facts(plan: Plan) -> list[tuple[str, str]]:

@@ -9,7 +9,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from orchestrator.cli.output import Output, clock_text, number_text, phase_style
+from orchestrator.cli.output import Output, clock_text, phase_style
 from orchestrator.cli.story import place, short_session, until_text, waiting_text
 from orchestrator.cli.terminal import plain
 from orchestrator.client import Forecast
@@ -20,7 +20,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.event import Ended, Event, Noted
 from orchestrator.core.lifecycle import Awaited, Phase
 from orchestrator.core.order import Outcome
-from orchestrator.core.wording import count_text, span
+from orchestrator.core.wording import count_text, number_text, span
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -90,7 +90,7 @@ def whereabouts(look: Look) -> str:
 def checkpoint_text(look: Look) -> str:
     """The newest checkpoint at home, and a newer one on the platform."""
     best = newest(look.record.accepted)
-    home = f"checkpoint {best.ref.step:,}" if best else "no checkpoint yet"
+    home = f"checkpoint {number_text(best.ref.step)}" if best else "no checkpoint yet"
     status = look.live.observation.status if look.live is not None else None
     there = status.checkpoint_step if status is not None else None
     if there is None or (best is not None and there <= best.ref.step):
@@ -99,7 +99,7 @@ def checkpoint_text(look: Look) -> str:
     return (
         home
         if durable
-        else f"{home}; {there:,} is saved on the platform and is collected when the session ends"
+        else f"{home}; {number_text(there)} is saved on the platform and is collected when the session ends"
     )
 
 
@@ -190,7 +190,9 @@ class PlainView:
         session = record.session.name
         if session == self._session and look.monotonic - self._told_at < LINE_SECONDS:
             return
-        step = f"{record.job.work.unit} {found.step:,}/{found.total:,} ({found.share:.0%})"
+        step = (
+            f"{record.job.work.unit} {number_text(found.step)}/{number_text(found.total)} ({found.share:.0%})"
+        )
         text = "  ".join([step, *figures(look), checkpoint_text(look)])
         if text != self._told:
             self._told_at, self._told, self._session = look.monotonic, text, session
@@ -284,7 +286,11 @@ def _panel(run: str, look: Look) -> RenderableType:
             complete_style="cyan",
             finished_style="green",
         ),
-        Text(count_text(found.step, "save") if found.counted else f"{found.step:,}/{found.total:,}"),
+        Text(
+            count_text(found.step, "save")
+            if found.counted
+            else f"{number_text(found.step)}/{number_text(found.total)}"
+        ),
         Text(f"{found.share:.0%}"),
     )
     known = Text(" · ".join(figures(look)) or "–")

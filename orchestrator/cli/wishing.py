@@ -62,6 +62,8 @@ def _asked_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
 
 def _then_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
     end = {Wish.RELEASE: "continues", Wish.CANCEL: "ends", Wish.HOLD: "is held"}[wish]
+    if answer.then is Then.MENDED:
+        return f"is written again from its record; it is {answer.phase.value}"
     if answer.then is Then.REGAINED:
         return f"{end} once the config has the {' and the '.join(answer.missing)} again"
     if answer.then is Then.AWAITED:

@@ -135,7 +135,9 @@ def _found(given: str, rows: Iterable[Row]) -> str:
 
 
 def _shown(row: Row) -> Notification:
-    title = "this version cannot read it" if row.body is None else message(row.id, row.body).title
+    title = f"damaged: {row.damaged}" if row.damaged else "this version cannot read it"
+    if row.body is not None:
+        title = message(row.id, row.body).title
     next_at = (row.due_at or None) if row.state is State.WAITING and row.attempts else None
     return Notification(row.id, row.target, row.kind, row.run, row.state, title, row.created_at, row.attempts,
                         next_at, row.error)  # fmt: skip

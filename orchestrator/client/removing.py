@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
-from orchestrator.errors import InputError, OrchestratorError, Superseded
+from orchestrator.errors import BackendError, InputError, OrchestratorError, Superseded
 from orchestrator.ledger import Ledger, forgetting
 from orchestrator.pruning import listing, removal, results
 from orchestrator.pruning.results import Surplus
@@ -32,17 +32,19 @@ BUSY = "changed while it was removed: try again"
 class Doomed:
     """What there is of one run. `things` are in the home. `surplus`: in its home store; None if that is to
     stay. `spared`: folders of sessions, in the home, with checkpoints that never reached the store; they stay
-    with it. `trouble`: why the store cannot be asked; then nothing of the run is removed."""
+    with it. `trouble`: why the store cannot be asked; then nothing of the run is removed. `record`: None if
+    the ledger cannot read that of the run `name`."""
 
-    record: RunRecord
+    record: RunRecord | None
     things: tuple[Thing, ...]
     surplus: Surplus | None = None
     trouble: OrchestratorError | None = None
     spared: tuple[str, ...] = ()
+    name: str = ""
 
     @property
     def run(self) -> str:
-        return self.record.run
+        return self.name if self.record is None else self.record.run
 
     @property
     def home_bytes(self) -> int:
@@ -90,15 +92,29 @@ class Removing:
 def plan(client: Client, given: Iterable[str], *, keep_checkpoints: bool) -> Removing:
     """What a removal of these runs would take away. Changes nothing; `carry_out` does it.
 
-    Raises InputError for an unknown run, for one that is under way, and for one that a schedule looks at.
+    Raises InputError for an unknown run, for one that is under way, and for one that a schedule looks at. A
+    run whose record cannot be read is removed only without its checkpoints, which nobody can name.
     """
     with _on_a_full_disk(client) as ledger:
         names = dict.fromkeys(_named(ledger, each) for each in given)
-        records = [ledger.record(name) for name in names]
-        for record in records:
-            _check_over(ledger, record)
+        records: dict[str, RunRecord | None] = {}
+        for name in names:
+            records[name] = record = _read(ledger, name, keep_checkpoints)
+            if record is not None:
+                _check_over(ledger, record)
     found = listing.look(client.home.path)
-    return Removing(client, tuple(_doomed(client, each, found.things, keep_checkpoints) for each in records))
+    return Removing(client, tuple(
+        _doomed(client, run, record, found.things, keep_checkpoints) for run, record in records.items()
+    ))  # fmt: skip
+
+
+def _read(ledger: Ledger, run: str, keep_checkpoints: bool) -> RunRecord | None:
+    try:
+        return ledger.record(run)
+    except BackendError:
+        if keep_checkpoints and not any(ledger.records([run])):
+            return None
+        raise
 
 
 def _named(ledger: Ledger, given: str) -> str:
@@ -130,11 +146,14 @@ def _check_over(ledger: Ledger, record: RunRecord) -> None:
             )
 
 
-def _doomed(client: Client, record: RunRecord, things: Iterable[Thing], keep_checkpoints: bool) -> Doomed:
-    mine = tuple(thing for thing in things if thing.kind in _OURS and thing.run == record.run)
-    if keep_checkpoints:
+def _doomed(
+    client: Client, run: str, record: RunRecord | None, things: Iterable[Thing], keep_checkpoints: bool
+) -> Doomed:
+    mine = tuple(thing for thing in things if thing.kind in _OURS and thing.run == run)
+    if keep_checkpoints or record is None:
         going = tuple(thing for thing in mine if not thing.unpublished)
-        return Doomed(record, going, spared=tuple(thing.path for thing in mine if thing.unpublished))
+        spared = tuple(thing.path for thing in mine if thing.unpublished)
+        return Doomed(record, going, spared=spared, name=run)
     try:
         return Doomed(record, mine, results.of_run(client.wired().store(record.store), record))
     except OrchestratorError as error:
@@ -147,9 +166,10 @@ def _removed(client: Client, doomed: Doomed) -> str:
         raise doomed.trouble
     note = ""
     with _on_a_full_disk(client) as ledger:
-        record = ledger.record(doomed.run)
-        _check_over(ledger, record)
-    if doomed.surplus is not None:
+        record = _read(ledger, doomed.run, keep_checkpoints=doomed.record is None)
+        if record is not None:
+            _check_over(ledger, record)
+    if record is not None and doomed.surplus is not None:
         try:
             results.remove_all(client.wired().store(record.store), record)
         except Superseded as error:
@@ -159,9 +179,18 @@ def _removed(client: Client, doomed: Doomed) -> str:
         path, why = next(iter(outcome.troubles.items()))
         raise InputError(f"{client.home.path / path} cannot be removed ({why}): remove it, then try again")
     with client.ledgers.runs() as ledger:  # there is room by now
-        if not forgetting.erase(ledger, record):
-            raise InputError(f"{record.run} {BUSY}")
+        if record is None and doomed.record is None:
+            forgetting.erase_unreadable(ledger, doomed.run)
+        elif record is None or not _erased(ledger, record, client.clock.now()):
+            raise InputError(f"{doomed.run} {BUSY}")
     return note
+
+
+def _erased(ledger: Ledger, record: RunRecord, now: float) -> bool:
+    if forgetting.erase(ledger, record):
+        return True
+    # A damaged column may be why: with the row as its record says, it is over.
+    return ledger.mend(record.run, now) and forgetting.erase(ledger, ledger.record(record.run))
 
 
 @contextlib.contextmanager

@@ -6,13 +6,13 @@ Starts fast: reads no record and no config.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from orchestrator.client.progress import Progress, progress
 from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.errors import InputError
-from orchestrator.ledger import RunSummary
+from orchestrator.ledger import Damaged, RunSummary
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -57,6 +57,14 @@ class RunStatus(RunSummary):
     saves_counted: bool = False
 
     @property
+    def values(self) -> dict[str, object]:
+        """Its fields. None stands for a number that the ledger holds and that is damaged."""
+        return {
+            name: None if isinstance(value, Damaged) and not isinstance(value, str) else value
+            for name, value in vars(self).items()
+        }
+
+    @property
     def progress(self) -> Progress:
         return Progress(self.step, self.steps_total, self.steps_per_second, self.loss, self.saves_counted)
 
@@ -71,6 +79,7 @@ def statuses(
     with client.ledgers.existing() as ledger:
         name = None if after is None or ledger is None else ledger.find(after)
         found = ledger.summaries(phases, limit, after=name) if ledger is not None else ()
+        found = _judged(ledger, found) if ledger is not None else ()
         failing = _failing(ledger, found)
     foreseen = _foreseen(client, found)
     return tuple(_status(client, summary, foreseen, failing.get(summary.run)) for summary in found)
@@ -79,7 +88,7 @@ def statuses(
 def status(client: Client, run: str) -> RunStatus:
     """See `Run.status`. Raises InputError if there is no run of this name."""
     with client.ledgers.runs() as ledger:
-        for summary in ledger.summaries(run=run):
+        for summary in _judged(ledger, ledger.summaries(run=run)):
             failing = _failing(ledger, [summary])
             return _status(client, summary, _foreseen(client, [summary]), failing.get(summary.run))
     raise InputError(f"there is no run called {run!r}; `orchestrator ps` lists them")
@@ -102,8 +111,16 @@ def _foreseen(client: Client, found: Iterable[RunSummary]) -> _Foreseen:
     return _Foreseen({each.run: each.forecast for each in told.runs}, frozenset(told.sliced))
 
 
+def _judged(ledger: Ledger, found: tuple[RunSummary, ...]) -> tuple[RunSummary, ...]:
+    """With what is wrong with their records."""
+    damaged = ledger.damaged(each.run for each in found)
+    if not damaged:
+        return found
+    return tuple(replace(each, unreadable=damaged.get(each.run) or each.unreadable) for each in found)
+
+
 def _failing(ledger: Ledger | None, found: Iterable[RunSummary]) -> Mapping[str, ActionFailed]:
-    trying = [each.run for each in found if each.phase in TRYING]
+    trying = [each.run for each in found if each.phase in TRYING and not each.unreadable]
     return ledger.failing(trying) if ledger is not None and trying else {}
 
 
@@ -111,6 +128,8 @@ def _status(
     client: Client, summary: RunSummary, foreseen: _Foreseen, failing: ActionFailed | None
 ) -> RunStatus:
     """The summary with its session's newest reading and its forecast."""
+    if summary.unreadable:
+        return RunStatus(**vars(summary))
     reading = None
     if summary.phase in LAUNCHED:
         from orchestrator.client import live

@@ -35,6 +35,7 @@ class Then(StrEnum):
     SAVED = "saved"  # granted once its session has saved and left
     REGAINED = "regained"  # granted once the config has again what the run needs
     AWAITED = "awaited"  # a release: what its session left is awaited again, because it was not given up
+    MENDED = "mended"  # a release: its damaged row in the ledger was written again
     ABANDONED = "abandoned"  # at once: its session is given up, because the config lacks what it needs
     GIVEN_UP = "given up"  # granted once its session is dropped, with its work since its last checkpoint
 
@@ -68,7 +69,10 @@ def wish(client: Client, run: str, wish: Wish, *, discard: bool = False) -> Wish
     """
     started = False
     with client.ledgers.runs() as ledger:
+        mended = ledger.mend(run, client.clock.now())
         before = record = ledger.record(run)
+        if mended and wish is Wish.RELEASE and record.phase is not Phase.HELD:
+            return WishAnswer(run, True, record.standing, record.wish, Then.MENDED)
         if wish is Wish.RELEASE and discard and not record.awaits:
             raise InputError(f"{run} does not wait for what a session left: release it without --discard")
         if wish is Wish.RELEASE and record.phase is Phase.FAILED and record.wish is None:

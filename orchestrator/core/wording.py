@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from datetime import UTC, datetime
+from decimal import Decimal
 from difflib import get_close_matches
 
 _COMPARED_LENGTH_MAX = 64  # of a name; comparing takes time with the square of the length
+_LARGE = 999_999_999.5
 _FAR = 253_402_300_800.0  # the year 10000
+
+
+def number_text(value: float | None, digits: int = 3) -> str:
+    """Any number in about ten columns: `13.2`, `0.0431`, `1,250`, `1e+300`, `nan`. Whole numbers are exact
+    below a billion, others have so many digits."""
+    if value is None:
+        return "–"
+    if isinstance(value, int) and abs(value) < _LARGE:
+        return f"{value:,}"
+    if 999.5 <= abs(value) < _LARGE:
+        return f"{value:,.{max(0, digits - len(str(int(abs(value)))))}f}"
+    try:
+        return f"{value:.{digits}g}"
+    except OverflowError:  # a whole number that no float holds
+        return f"{Decimal(value):.{digits - 1}e}"
 
 
 def span(seconds: float) -> str:
@@ -16,7 +34,11 @@ def span(seconds: float) -> str:
         return f"{seconds:.0f} s"
     if seconds < 2 * 3600:
         return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{seconds / 86400:,.0f} days"
+    return f"{seconds / 3600:.1f} h" if seconds < 72 * 3600 else f"{_whole_text(seconds / 86400)} days"
+
+
+def _whole_text(value: float) -> str:
+    return number_text(round(value) if math.isfinite(value) else value)
 
 
 def quota_text(seconds: float, units: float = 0.0) -> str:
@@ -26,12 +48,17 @@ def quota_text(seconds: float, units: float = 0.0) -> str:
 
 def units_text(units: float) -> str:
     """`0.25 units`, `12.5 units`, `140 units`."""
-    return f"{units:,.0f} units" if units >= 100 else f"{units:.3g} units"
+    return f"{_whole_text(units) if units >= 100 else number_text(units)} units"
 
 
 def money_text(amount: float, currency: str) -> str:
     """`12.30 EUR`."""
-    return f"{amount:,.2f} {currency}"
+    return f"{price_text(amount)} {currency}"
+
+
+def price_text(amount: float) -> str:
+    """`12.30`."""
+    return f"{amount:,.2f}" if abs(amount) < 1e7 else number_text(amount)
 
 
 def date(unix_seconds: float) -> str:
@@ -47,12 +74,12 @@ def size_text(size: float) -> str:
         if size < 1000:
             return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.1f} {unit}"
         size /= 1000
-    return f"{size:.1f} TB"
+    return f"{size:.1f} TB" if size < 1000 else f"{_whole_text(size)} TB"
 
 
 def count_text(count: int, noun: str) -> str:
     """`1 session`, `3 sessions`."""
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+    return f"{number_text(count)} {noun}{'' if count == 1 else 's'}"
 
 
 def help_page(topic: str, heading: str = "") -> str:

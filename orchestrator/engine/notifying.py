@@ -282,6 +282,8 @@ class Notifier:
         self._notifications.gather(rows, identity, one)
 
     def _attempt(self, row: Row) -> Delivery:
+        if row.damaged:
+            return Delivery(Answer.NEVER, row.damaged)
         if not isinstance(row.body, Notice | Digest):
             return Delivery(Answer.NEVER, "this version cannot read it: update the orchestrator")
         try:

@@ -5,6 +5,7 @@ LedgerReader      every query, for the engine and for people                   (
 Notifications     what somebody is to be told, and was                           (notifications.py)
 Takeover, Waiting control of this database, and the line for it                (takeover.py)
 Owner, Standby    who controls it, and who waits                               (lock.py)
+Damaged           a value that the database holds and that its column may not (tables.py)
 Stored            what happened to a run, and from what it was decided           (journal.py)
 """
 
@@ -14,9 +15,10 @@ from orchestrator.ledger.journal import Stored
 from orchestrator.ledger.ledger import DUE_NOW, Ledger, Proposal
 from orchestrator.ledger.lock import Owner, Standby
 from orchestrator.ledger.reading import LedgerReader, RunSummary
+from orchestrator.ledger.tables import Damaged
 from orchestrator.ledger.takeover import Takeover, Waiting
 
 __all__ = [
-    "DUE_NOW", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Standby", "Stored", "Takeover",
-    "Waiting",
+    "DUE_NOW", "Damaged", "Ledger", "LedgerReader", "Owner", "Proposal", "RunSummary", "Standby", "Stored",
+    "Takeover", "Waiting",
 ]  # fmt: skip

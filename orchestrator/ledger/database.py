@@ -12,6 +12,7 @@ import sqlite3
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
@@ -334,6 +335,8 @@ def _all_of(path: Path) -> tuple[Path, ...]:
 
 def _set_up_sqlite(connection: sqlite3.Connection, _record: object) -> None:
     connection.isolation_level = None  # the driver begins no transactions; _begin_sqlite does
+    # Text may be damaged, too. Decoding it strictly would fail the whole query: `tables` checks each value.
+    connection.text_factory = partial(str, encoding="utf-8", errors="surrogateescape")
     _use_wal(connection)  # readers and the writer do not block each other
     connection.execute("PRAGMA synchronous = FULL")  # an intent is on disk before we act on it
     connection.execute("PRAGMA foreign_keys = ON")

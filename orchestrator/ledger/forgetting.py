@@ -70,6 +70,13 @@ def erase(ledger: Ledger, record: RunRecord) -> bool:
     return True
 
 
+def erase_unreadable(ledger: Ledger, run: str) -> None:
+    """Removes a run whose record cannot be read, with its events, whatever its phase."""
+    with ledger._database.write() as connection:
+        connection.execute(delete(events).where(events.c.run == run))
+        connection.execute(delete(runs).where(runs.c.run == run))
+
+
 def compact(ledger: Ledger) -> bool:
     """Gives SQLite's free space back to the disk. Returns False if it was not possible now: another process
     writes, or the disk has no room for the copy; the space is then used by later events. PostgreSQL does this

@@ -7,17 +7,18 @@ Changes nothing, and decides nothing about a run.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import or_, select, tuple_
+from sqlalchemy import Select, or_, select
 
 from orchestrator.core import wire
+from orchestrator.core.bounds import COUNT_MAX
 from orchestrator.core.lifecycle import Kind
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.tables import events, runs
+from orchestrator.ledger.tables import Damaged, events, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import ActionFailed, Event
@@ -51,18 +52,17 @@ class Journal:
     def history(self, run: str, after: int = 0) -> tuple[Stored, ...]:
         """The run's events with a seq above `after`, in order."""
         with self._database.read() as connection:
-            rows = connection.execute(_EVENTS.where(events.c.run == run, events.c.seq > after)).all()
-        return tuple(_stored(row) for row in rows)
+            rows = connection.execute(_after(run, after)).all()
+        return tuple(_all_stored(rows))
 
     def entries(self, run: str) -> Iterator[Stored]:
         """The run's events in order, in pages: histories may be long."""
         after = -1
         while True:
-            page = _EVENTS.where(events.c.run == run, events.c.seq > after).limit(EVENTS_A_PAGE)
             with self._database.read() as connection:
-                rows = connection.execute(page).all()
-            yield from (_stored(row) for row in rows)
-            if len(rows) < EVENTS_A_PAGE:
+                rows = connection.execute(_after(run, after).limit(EVENTS_A_PAGE)).all()
+            yield from _all_stored(rows)
+            if len(rows) < EVENTS_A_PAGE or isinstance(rows[-1].seq, Damaged):  # those are the last ones
                 return
             after = rows[-1].seq
 
@@ -76,7 +76,7 @@ class Journal:
             with self._database.read() as connection:
                 rows = connection.execute(query.where(page, events.c.kind == Kind.ACTION_FAILED.value)).all()
             for row in rows:
-                event = _stored(row).event
+                event = _stored(row, row.seq).event
                 if event.kind is Kind.ACTION_FAILED:
                     found[str(row.run)] = event
         return found
@@ -86,35 +86,49 @@ class Journal:
         return takeover.older_store(self._database)
 
     def under_way_since(self, at: float) -> Iterator[str]:
-        """The runs that had not ended before `at`, in order of submission, in pages."""
+        """The runs that had not ended before `at`, in order of submission."""
         c = runs.c
-        query = select(c.run, c.submitted_at).where(or_(c.ended_at.is_(None), c.ended_at >= at))
-        query = query.order_by(c.submitted_at, c.run)
-        page = query.limit(RUNS_A_PAGE)
-        while True:
-            with self._database.read() as connection:
-                rows = connection.execute(page).all()
-            yield from (str(row.run) for row in rows)
-            if len(rows) < RUNS_A_PAGE:
-                return
-            last = rows[-1]
-            page = query.where(tuple_(c.submitted_at, c.run) > tuple_(last.submitted_at, last.run))
-            page = page.limit(RUNS_A_PAGE)
+        query = select(c.run).where(or_(c.ended_at.is_(None), c.ended_at >= at))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(c.submitted_at, c.run)).all()
+        return iter([str(row.run) for row in rows])
 
 
-def _stored(row: Any) -> Stored:
+def _after(run: str, seq: int) -> Select[Any]:
+    """The events of a run above a seq. Damaged ones come last, and with the beginning only."""
+    page = _EVENTS.where(events.c.run == run, events.c.seq > seq)
+    return page if seq <= 0 else page.where(events.c.seq <= COUNT_MAX)
+
+
+def _all_stored(rows: Iterable[Any]) -> Iterator[Stored]:
+    """The events as they were journalled. One whose seq is damaged gets that of the one before it."""
+    seq = 0
+    for row in rows:
+        seq = seq if isinstance(row.seq, Damaged) else row.seq
+        yield _stored(row, seq)
+
+
+def _stored(row: Any, seq: int) -> Stored:
     """An event as it was journalled; a note if it cannot be read, for example because it is newer."""
     from orchestrator.core.event import Event, Noted
 
-    inputs, unread = None, ""
+    inputs, unread, which = None, "", f"event {seq}, {row.kind!r},"
     if row.inputs is not None:
         try:  # unlike events, they may contain numbers that are not finite
-            inputs = json.loads(row.inputs, parse_constant=wire.NotFinite)
+            inputs = json.loads(_text(row.inputs), parse_constant=wire.NotFinite)
         except (ValueError, RecursionError) as error:
-            unread = f"the inputs of event {row.seq}, {row.kind!r}, cannot be read: {error}"
+            unread = f"the inputs of {which} cannot be read: {error}"
     try:
-        event = cast(Event, wire.decode(cast("type[Any]", Event), row.body.encode()))
+        event = cast(Event, wire.decode(cast("type[Any]", Event), _text(row.body).encode()))
+        if isinstance(row.seq, Damaged):
+            raise ValueError(f"its seq is {row.seq.seen}")
     except ValueError as error:
-        trouble = f"event {row.seq}, {row.kind!r}, cannot be read: {error}"
-        return Stored(row.seq, Noted(float(row.at), trouble), inputs, trouble, unread)
-    return Stored(row.seq, event, inputs, "", unread)
+        trouble = f"{which} cannot be read: {error}"
+        return Stored(seq, Noted(max(0.0, row.at), trouble), inputs, trouble, unread)
+    return Stored(seq, event, inputs, "", unread)
+
+
+def _text(held: str) -> str:
+    if isinstance(held, Damaged):
+        raise ValueError(f"it is {held.seen}")
+    return held

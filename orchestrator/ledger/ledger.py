@@ -22,7 +22,7 @@ from orchestrator.ledger.measured import place_key
 from orchestrator.ledger.migration import migrate
 from orchestrator.ledger.reading import CHUNK, LedgerReader
 from orchestrator.ledger.schedules import Schedules
-from orchestrator.ledger.tables import CONTROLLER_ROW, controller, events, measurements, run_row, runs
+from orchestrator.ledger.tables import CONTROLLER_ROW, controller, damage, events, measurements, run_row, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.event import Event, Submitted, Wished
@@ -237,6 +237,24 @@ class Ledger(LedgerReader):
             draft = _draft(Proposal(record, (event,), row.due_at if over else DUE_NOW))
             _write(connection, [draft])
         return draft.after
+
+    def mend(self, run: str, now: float) -> bool:
+        """Writes the row of a run again from its record, with a note, if a column is damaged. Returns whether
+        one was. Raises BackendError if the record is."""
+        from orchestrator.core.event import Noted
+
+        self._store_of_older()
+        with self._database.write() as connection:
+            row = connection.execute(select(runs).where(runs.c.run == run).with_for_update()).one_or_none()
+            if row is None:
+                return False
+            record = self._record_of(run, row.record)
+            wrong = damage(row) or ("" if row.version == record.version else "its version is wrong")
+            if wrong:
+                over = record.phase.final and not record.strays
+                noted = Noted(now, f"{wrong}: the row was written again from its record")
+                _write(connection, [_draft(Proposal(record, (noted,), None if over else DUE_NOW))])
+        return bool(wrong)
 
     # --- Due times --------------------------------------------------------------------------------------
 

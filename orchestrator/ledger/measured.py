@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from orchestrator.core import wire
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.tables import measurements
+from orchestrator.ledger.tables import damage, measurements
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.lifetimes import Lifetime
@@ -52,10 +52,12 @@ class Measured:
 
     def _newest(self, key: str, count: int, of: type[T]) -> tuple[T, ...]:
         c = measurements.c
-        query = select(c.body).where(c.job_key == key).order_by(c.at.desc(), c.number.desc()).limit(count)
+        query = (
+            select(c.at, c.body).where(c.job_key == key).order_by(c.at.desc(), c.number.desc()).limit(count)
+        )
         with self._database.read() as connection:
             rows = list(connection.execute(query).all())
-        read = (_decoded(of, row.body) for row in reversed(rows))
+        read = (_decoded(of, row.body) for row in reversed(rows) if not damage(row))
         return tuple(each for each in read if each is not None)
 
 

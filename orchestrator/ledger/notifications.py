@@ -8,15 +8,17 @@ id, however often somebody decides it again.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, Insert, case, delete, func, insert, or_, select, update
 
 from orchestrator.core import wire
+from orchestrator.core.bounds import TIME_MAX
 from orchestrator.core.delivery import PAUSE_SECONDS_MAX, State, Verdict
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.tables import notifications
+from orchestrator.ledger.tables import Damaged, damage, notifications
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.message import Digest
@@ -34,7 +36,8 @@ CROWDED_OUT = f"more than {WAITING_MAX:,} newer ones wait for the same target"
 
 @dataclass(frozen=True)
 class Row:
-    """One row. `body` is a `Notice`, or a `Digest` if `kind` says so; None if this version cannot read it."""
+    """One row. `body` is a `Notice`, or a `Digest` if `kind` says so; None if this version cannot read it, or
+    if the row is `damaged`, which says why. If its state is damaged, it counts as dead."""
 
     id: str
     created_at: float
@@ -47,6 +50,7 @@ class Row:
     ended_at: float | None
     error: str
     body: Notice | Digest | None
+    damaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,9 @@ class Notifications:
             "ended_at": now if over else None, "error": found.error,
         }  # fmt: skip
         its = [c.id == row.id, c.state == State.WAITING.value]
-        if found.state is not State.SENT:  # a retry may change only the dates: nobody must lose it
+        if (
+            found.state is not State.SENT and not row.damaged
+        ):  # a retry may change only the dates: nobody must lose it
             its += [c.attempts == row.attempts, c.created_at == row.created_at, c.due_at == row.due_at]
         with self._database.write() as connection:
             connection.execute(update(notifications).where(*its).values(values))
@@ -112,7 +118,7 @@ class Notifications:
         retried = 0
         with self._database.write() as connection:
             for chunk in _chunks(list(ids)):
-                may = (c.id.in_(chunk), c.state.in_((State.DEAD.value, State.WAITING.value)))
+                may = (c.id.in_(chunk), _in((State.DEAD, State.WAITING)))
                 retried += connection.execute(update(notifications).where(*may).values(values)).rowcount
         return retried
 
@@ -157,20 +163,20 @@ class Notifications:
     def due_of(self, target: str, now: float, limit: int = PAGE) -> tuple[Row, ...]:
         """The rows of this target that are due, oldest first."""
         query = select(notifications).where(*_due(now), c.target == target)
-        return self._rows(query.order_by(c.created_at, c.id).limit(limit))
+        rows = self._rows(query.order_by(c.created_at, c.id).limit(limit))
+        return tuple(row for row in rows if not isinstance(row.id, Damaged))  # nobody could record an attempt
 
     def waiting_since(self, at: float) -> bool:
         """Whether any row that was created after `at` still waits."""
-        query = select(c.id).where(c.state == State.WAITING.value, c.created_at > at).limit(1)
+        since = c.created_at.between(at, TIME_MAX)  # beyond that it is damaged
+        query = select(c.id).where(c.state == State.WAITING.value, since).limit(1)
         with self._database.read() as connection:
             return connection.execute(query).first() is not None
 
     def rows(self, states: Iterable[State], limit: int | None = None) -> tuple[Row, ...]:
-        """The rows in these states, newest first."""
-        wanted = c.state.in_([state.value for state in states])
-        return self._rows(
-            select(notifications).where(wanted).order_by(c.created_at.desc(), c.id).limit(limit)
-        )
+        """The rows in these states, newest first, and those whose state is damaged."""
+        query = select(notifications).where(_in(states))
+        return self._rows(query.order_by(c.created_at.desc(), c.id).limit(limit))
 
     def counts(self) -> tuple[Count, ...]:
         """How many rows each target has in each state."""
@@ -179,7 +185,7 @@ class Notifications:
         query = query.group_by(c.target, c.state).order_by(c.target, c.state)
         with self._database.read() as connection:
             return tuple(
-                Count(target, State(state), rows, last_at)
+                Count(target, State(state), rows, max(0.0, last_at))
                 for target, state, rows, last_at in connection.execute(query).all()
             )
 
@@ -201,6 +207,11 @@ def _due(now: float) -> tuple[ColumnElement[bool], ...]:
     return c.state == State.WAITING.value, or_(c.due_at <= now, c.due_at > now + FAR_SECONDS)
 
 
+def _in(states: Iterable[State]) -> ColumnElement[bool]:
+    """Whether a row is in one of these states, or in none that there is."""
+    return or_(c.state.in_([state.value for state in states]), c.state.not_in(list(State)), c.state.is_(None))
+
+
 def _columns(row: Outgoing) -> dict[str, Any]:
     notice = row.notice
     body = wire.encode(notice).decode()
@@ -218,14 +229,15 @@ def _read(row: Any) -> Row:
     from orchestrator.core.message import DIGEST, Digest
     from orchestrator.core.notice import Notice
 
-    body: Notice | Digest | None
-    try:
-        data = row.body.encode()
-        body = wire.decode(Digest, data) if row.kind == DIGEST else wire.decode(Notice, data)
-    except ValueError:
-        body = None
-    return Row(row.id, row.created_at, row.target, row.kind, row.run or "", State(row.state), row.attempts,
-               row.due_at, row.ended_at, row.error, body)  # fmt: skip
+    body: Notice | Digest | None = None
+    wrong = damage(row)
+    if not wrong:
+        with suppress(ValueError):
+            data = row.body.encode()
+            body = wire.decode(Digest, data) if row.kind == DIGEST else wire.decode(Notice, data)
+    state = State.DEAD if isinstance(row.state, Damaged) else State(row.state)
+    return Row(row.id, row.created_at, row.target, row.kind, row.run or "", state, row.attempts,
+               row.due_at, row.ended_at, row.error, body, wrong)  # fmt: skip
 
 
 def _chunks(ids: Sequence[str]) -> Iterable[Sequence[str]]:

@@ -5,16 +5,16 @@ Changes nothing. Knows the tables and the stored records; decides nothing about 
 
 from __future__ import annotations
 
-import re
+import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
-from itertools import islice
+from itertools import islice, pairwise
 from typing import TYPE_CHECKING, Any, cast
 
-from sqlalchemy import ColumnElement, func, select, tuple_
+from sqlalchemy import ColumnElement, and_, false, func, or_, select, tuple_
 
-from orchestrator.core import wire
+from orchestrator.core import bounds, wire
 from orchestrator.core.lifecycle import FINAL, Phase
 from orchestrator.core.wording import did_you_mean
 from orchestrator.errors import AmbiguousRun, BackendError, InputError
@@ -24,7 +24,16 @@ from orchestrator.ledger.database import Database
 from orchestrator.ledger.journal import Journal
 from orchestrator.ledger.measured import Measured
 from orchestrator.ledger.notifications import Notifications
-from orchestrator.ledger.tables import metadata, notifications, runs, schedules
+from orchestrator.ledger.tables import (
+    PHASES,
+    RUN_NAME,
+    Damaged,
+    damage,
+    metadata,
+    notifications,
+    runs,
+    schedules,
+)
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
@@ -35,16 +44,14 @@ CHUNK = 500  # rows per query by name
 CANDIDATES_MAX = 10
 _NEAREST, _NEAREST_OF = 3, 5000
 _NONE = (None, "")
-_PHASES = frozenset(phase.value for phase in Phase)
 _RESTING = (*(phase.value for phase in FINAL), Phase.HELD.value)
-_RUN = re.compile(r"[a-z0-9-]+")
 
 
 @dataclass(frozen=True)
 class RunSummary:
     """A run in a listing. `platform`, `accelerator` and `session` are of the current session, if any.
     `accepted_step` is of the newest accepted checkpoint. Times in unix seconds. `store`: the home store;
-    empty: the config's. `unreadable`: why this version cannot read the row; then the phase means nothing."""
+    empty: the config's. `unreadable`: what of the row is damaged, so that no other field can be relied on."""
 
     run: str
     name: str
@@ -74,6 +81,13 @@ class Counts:
 
 
 _SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
+_SORTED = sorted(PHASES)
+# Damaged values sort before, after or between the good ones, where the indexes find them.
+_PHASE_DAMAGED = or_(
+    runs.c.phase.is_(None), runs.c.phase < _SORTED[0], runs.c.phase > _SORTED[-1],
+    *(and_(runs.c.phase > before, runs.c.phase < after) for before, after in pairwise(_SORTED)),
+)  # fmt: skip
+_MAY_BE_LIVE = runs.c.live.is_not(false())
 
 
 class LedgerReader(Journal, Measured, Controlled):
@@ -118,7 +132,7 @@ class LedgerReader(Journal, Measured, Controlled):
         Raises InputError with the candidates or the nearest names.
         """
         named = select(runs.c.run).order_by(runs.c.submitted_at.desc(), runs.c.run.desc())
-        if _RUN.fullmatch(text):
+        if RUN_NAME.fullmatch(text):
             for condition in (runs.c.run == text, runs.c.name == text):
                 for row in self._all(named.where(condition).limit(1)):
                     return str(row.run)
@@ -145,21 +159,31 @@ class LedgerReader(Journal, Measured, Controlled):
         after: str | None = None,
     ) -> tuple[RunSummary, ...]:
         """Runs in these phases (None: in any), newest first, or the one `run`; with `after`, only those that
-        come behind that run. Reads no record."""
+        come behind that run. Reads no record. A run whose phase is damaged may be in any."""
         query = _SUMMARIES if run is None else _SUMMARIES.where(runs.c.run == run)
         if phases is not None:
-            query = query.where(runs.c.phase.in_(phase.value for phase in phases))
-        if after is not None:
-            found = self._all(select(runs.c.submitted_at).where(runs.c.run == after))
-            at = found[0].submitted_at if found else 0.0
-            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) < tuple_(at, after))
+            query = query.where(or_(runs.c.phase.in_(phase.value for phase in phases), _PHASE_DAMAGED))
+        if after is not None:  # compared by the database, where damaged times have a place in the order, too
+            other = runs.alias()
+            place = select(other.c.submitted_at, other.c.run).where(other.c.run == after).scalar_subquery()
+            query = query.where(tuple_(runs.c.submitted_at, runs.c.run) < place)
         query = query.order_by(runs.c.submitted_at.desc(), runs.c.run.desc()).limit(limit)
-        return tuple(_summary(*row) for row in self._all(query))
+        return tuple(_summary(row) for row in self._all(query))
+
+    def damaged(self, names: Iterable[str]) -> dict[str, str]:
+        """Those of these runs whose record is no record, and why. Fast, so it does not read all of a record:
+        of one that is JSON and names its run, a wrong part is found only where the record is used."""
+        found: dict[str, str] = {}
+        for row in self._rows(names, runs.c.run, runs.c.record):
+            if wrong := _wrong_record(row.run, row.record):
+                found[row.run] = f"its record is unreadable ({wrong}); {_removed_by(row.run)}"
+        return found
 
     def live(self) -> tuple[RunRecord, ...]:
         """The runs that have a session or strays."""
-        names = [row.run for row in self._all(select(runs.c.run).where(runs.c.live).order_by(runs.c.run))]
-        return tuple(self._records(names))
+        query = select(runs.c.run).where(_MAY_BE_LIVE).order_by(runs.c.run)
+        found = self._records([row.run for row in self._all(query)])
+        return tuple(record for record in found if record.session is not None or record.strays)
 
     def closed_since(self, at: float) -> tuple[ClosedSession, ...]:
         """The sessions of any run that ended after `at`, as far as the records still have them."""
@@ -173,10 +197,11 @@ class LedgerReader(Journal, Measured, Controlled):
         """All queued runs that wait for a slot (no due time), in order of submission. `known` as in `due`."""
         query = (
             select(runs.c.run, runs.c.version)
-            .where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
+            .where(or_(runs.c.phase == Phase.QUEUED.value, _PHASE_DAMAGED), runs.c.due_at.is_(None))
             .order_by(runs.c.submitted_at, runs.c.run)
         )
-        return self._unless_known(query, known)
+        found = self._unless_known(query, known)
+        return tuple(each for each in found if isinstance(each, str) or each.phase is Phase.QUEUED)
 
     def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
         """Queued runs that wait for a slot (no due time), in order of submission, at most `limit`.
@@ -196,7 +221,8 @@ class LedgerReader(Journal, Measured, Controlled):
             query = waiting if after is None else waiting.where(place > tuple_(*after))
             rows = self._all(query.limit(wanted))
             found += self._records([row.run for row in rows])
-            if len(rows) < wanted or len(found) == limit:
+            # Damaged times are the last ones.
+            if len(rows) < wanted or len(found) == limit or isinstance(rows[-1].submitted_at, Damaged):
                 return tuple(found)
             after = (rows[-1].submitted_at, rows[-1].run)
 
@@ -205,13 +231,13 @@ class LedgerReader(Journal, Measured, Controlled):
     def due(
         self, now: float, limit: int | None = None, known: Mapping[str, int] | None = None
     ) -> tuple[RunRecord | str, ...]:
-        """The runs whose due time has come, the longest due first.
+        """The runs whose due time has come, or is damaged; the longest due first.
 
         `known` maps runs to the versions that the caller has. A run at that version is returned as its name.
         """
         query = (
             select(runs.c.run, runs.c.version)
-            .where(runs.c.due_at <= now)
+            .where(or_(runs.c.due_at <= now, runs.c.due_at > bounds.TIME_MAX))
             .order_by(runs.c.due_at, runs.c.run)
             .limit(limit)
         )
@@ -240,7 +266,7 @@ class LedgerReader(Journal, Measured, Controlled):
         """
         active = [phase.value for phase in Phase if phase.value not in _RESTING]
         others = runs.c.run.not_in([*besides, *islice(self._unreadable, CHUNK)])
-        left: tuple[ColumnElement[bool], ...] = (runs.c.live & others, runs.c.phase.in_(active) & others)
+        left: tuple[ColumnElement[bool], ...] = (_MAY_BE_LIVE & others, runs.c.phase.in_(active) & others)
         if self.next_due() is not None:
             return True
         with self._database.read() as connection:
@@ -260,6 +286,8 @@ class LedgerReader(Journal, Measured, Controlled):
             phases = connection.execute(select(kept, func.count()).group_by(kept)).all()
             states = connection.execute(select(sent, func.count()).group_by(sent)).all()
             next_fire = connection.execute(due).scalar()
+        if isinstance(next_fire, Damaged):
+            next_fire = None
         return Counts({row[0]: row[1] for row in phases}, {row[0]: row[1] for row in states}, next_fire)
 
     # --- Size -------------------------------------------------------------------------------------------
@@ -280,32 +308,39 @@ class LedgerReader(Journal, Measured, Controlled):
         with self._database.read() as connection:
             return list(connection.execute(query).all())
 
-    def _records(self, names: Iterable[str]) -> Iterator[RunRecord]:
-        """The records of those of these runs that exist and can be read, in the order of the names."""
+    def _rows(self, names: Iterable[str], *columns: Any) -> Iterator[Any]:
+        """These columns of those of these runs that exist, in the order of the names. The first is `run`."""
         remaining = iter(names)
         while chunk := list(islice(remaining, CHUNK)):
-            query = select(runs.c.run, runs.c.version, runs.c.record).where(runs.c.run.in_(chunk))
-            rows = {row[0]: (row[1], row[2]) for row in self._all(query)}
-            for run in chunk:
-                if run not in rows:
-                    continue
-                version, text = rows[run]
-                try:
-                    record = self._record_of(run, text)
-                except BackendError as error:  # a run that cannot be read must not hide the others
-                    self._unreadable[run] = (version, str(error))
-                else:
-                    self._unreadable.pop(run, None)
-                    yield record
+            rows = {row.run: row for row in self._all(select(*columns).where(runs.c.run.in_(chunk)))}
+            yield from (rows[run] for run in chunk if run in rows)
+
+    def _records(self, names: Iterable[str]) -> Iterator[RunRecord]:
+        """The records of those of these runs that exist and can be read, in the order of the names."""
+        for run, version, text in self._rows(names, runs.c.run, runs.c.version, runs.c.record):
+            try:
+                record = self._record_of(run, text)
+                if version != record.version:  # nobody could append to it
+                    wrong = f"its version is unreadable ({getattr(version, 'seen', version)})"
+                    raise BackendError(f"{run}: {wrong}; {mended_by(run)}", backend="ledger")
+            except BackendError as error:  # a run that cannot be read must not hide the others
+                self._unreadable[run] = (version, str(error))
+            else:
+                self._unreadable.pop(run, None)
+                yield record
 
     def _record_of(self, run: str, text: str) -> RunRecord:
         """The record in a row. Raises BackendError if it cannot be read. The first version journalled no
         store; its runs get the one that the next version's first controller found in the config."""
         try:
+            if isinstance(text, Damaged):
+                raise ValueError(text.seen)
             record = _decoded(text)
+            if record.run != run:
+                raise ValueError(f"it is of another run, {record.run!r}")
         except ValueError as error:
             raise BackendError(
-                f"the ledger's record of {run} cannot be read: {error}", backend="ledger"
+                f"the ledger's record of {run} cannot be read: {error}; {_removed_by(run)}", backend="ledger"
             ) from error
         return record if record.store else replace(record, store=self._store_of_older())
 
@@ -325,8 +360,36 @@ def _decoded(text: str) -> RunRecord:
     return wire.decode(RunRecord, text.encode())
 
 
-def _summary(run: str, name: str, phase: str, *rest: Any) -> RunSummary:
+def _summary(row: Any) -> RunSummary:
     """The columns are the fields of RunSummary, in their order."""
-    wrong = "" if phase in _PHASES else f"its phase is {phase!r}, which this version does not know"
-    found = RunSummary(run, name, Phase.HELD if wrong else Phase(phase), *rest)
-    return replace(found, unreadable=wrong) if wrong else found
+    run, name, phase, *rest = row
+    wrong = damage(row)
+    if not wrong:
+        return RunSummary(run, name, Phase(phase), *rest)
+    if isinstance(phase, Damaged) and phase.seen[:1] in "'\"":  # it is text
+        wrong = f"its phase is {phase.seen}, which this version does not know"
+    known = Phase.HELD if isinstance(phase, Damaged) else Phase(phase)
+    found = RunSummary(run, name, known, *rest)
+    return replace(found, unreadable=f"{wrong}; {mended_by(run)}")
+
+
+def _wrong_record(run: str, text: str) -> str:
+    """Why this is not the record of the run, as far as can be told without decoding it."""
+    if isinstance(text, Damaged):
+        return text.seen
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        return f"no JSON: {error}"
+    return "" if isinstance(found, dict) and found.get("run") == run else "not a record of this run"
+
+
+def mended_by(run: str) -> str:
+    """What to do about a damaged column that repeats a part of the record."""
+    if isinstance(run, Damaged):  # no command can name it
+        return "`orchestrator restore` brings back a backup"
+    return f"`orchestrator release {run}` writes it again from the run's record"
+
+
+def _removed_by(run: str) -> str:
+    return f"`orchestrator rm --keep-checkpoints {run}` removes the run from this ledger only"

@@ -10,21 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, select, update
+from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 
 from orchestrator.core import wire
+from orchestrator.core.bounds import TIME_MAX
 from orchestrator.errors import BackendError, InputError, LedgerConflict
 from orchestrator.ledger.database import Database
-from orchestrator.ledger.tables import fires, runs, schedules
+from orchestrator.ledger.tables import damage, fires, runs, schedules
 
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.schedule import Changes, Fire, Schedule, Steps
 
 LOOK_NOW = 0.0
-_SCHEDULE_COLUMNS = (schedules.c.name, schedules.c.body)
-_DUE = select(schedules.c.name).where(schedules.c.next_at <= bindparam("now")).order_by(
-    schedules.c.next_at, schedules.c.name
-)  # fmt: skip
+_DUE = select(schedules.c.name).where(
+    or_(schedules.c.next_at <= bindparam("now"), schedules.c.next_at > TIME_MAX)  # the latter is damaged
+).order_by(schedules.c.next_at, schedules.c.name)  # fmt: skip
 
 
 class Schedules:
@@ -52,15 +52,15 @@ class Schedules:
     def one(self, name: str) -> Schedule | None:
         """The schedule of this name. Raises BackendError if this version cannot read it."""
         with self._database.read() as connection:
-            text = connection.execute(select(schedules.c.body).where(schedules.c.name == name)).scalar()
-        return None if text is None else _decoded(name, str(text))
+            row = connection.execute(select(schedules).where(schedules.c.name == name)).one_or_none()
+        return None if row is None else _decoded(row)
 
     def unreadable(self) -> dict[str, str]:
         """The schedules that this version cannot read, with the reason. They do not fire."""
         found: dict[str, str] = {}
         for row in self._rows():
             try:
-                _decoded(row.name, row.body)
+                _decoded(row)
             except BackendError as error:
                 found[row.name] = str(error)
         return found
@@ -113,11 +113,11 @@ class Schedules:
 
     def _rows(self) -> list[Any]:
         with self._database.read() as connection:
-            return list(connection.execute(select(*_SCHEDULE_COLUMNS).order_by(schedules.c.name)).all())
+            return list(connection.execute(select(schedules).order_by(schedules.c.name)).all())
 
     def _read(self, row: Any) -> Schedule | None:
         try:
-            return _decoded(row.name, row.body)
+            return _decoded(row)
         except BackendError:
             return None
 
@@ -206,11 +206,14 @@ def _row(schedule: Schedule, next_at: float | None) -> dict[str, Any]:
     }
 
 
-def _decoded(name: str, text: str) -> Schedule:
+def _decoded(row: Any) -> Schedule:
     from orchestrator.core.schedule import Schedule
 
+    name = row.name
     try:
-        found = wire.decode(Schedule, text.encode())
+        if wrong := damage(row):
+            raise ValueError(wrong)
+        found = wire.decode(Schedule, row.body.encode())
         if found.job.schedule is None:
             raise ValueError("its job has no schedule")
     except ValueError as error:
@@ -241,7 +244,10 @@ def _fire(row: Any) -> Fire:
         outcome, reason = FireOutcome(row.outcome), row.reason
     except ValueError:  # a newer version wrote it
         outcome, reason = FireOutcome.SKIPPED, f"{row.outcome}: {row.reason}"
-    return Fire(row.planned, row.at, outcome, row.run or "", reason, row.count)
+    if wrong := damage(row):
+        reason = f"damaged: {wrong}"
+    planned, at, count = max(0.0, row.planned), max(0.0, row.at), max(1, row.count)
+    return Fire(planned, at, outcome, row.run or "", reason, count)
 
 
 def unknown(name: str, known: Iterable[str]) -> InputError:

@@ -14,14 +14,14 @@ from functools import partial
 
 from sqlalchemy import Connection, select, update
 
-from orchestrator.errors import ControllerRunning, Fenced
+from orchestrator.errors import BackendError, ControllerRunning, Fenced
 from orchestrator.ledger import filelock, serverlock
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.filelock import FileLock, FileStandby
 from orchestrator.ledger.lock import Held, Owner, Standby, attempts
 from orchestrator.ledger.migration import check_current
 from orchestrator.ledger.serverlock import ServerLock, ServerStandby
-from orchestrator.ledger.tables import CONTROLLER_ROW, controller, runs
+from orchestrator.ledger.tables import CONTROLLER_ROW, Damaged, controller, runs
 
 Lock = FileLock | ServerLock
 
@@ -192,7 +192,7 @@ def told(database: Database) -> str:
 def last_owner(database: Database) -> Owner | None:
     """Who controlled the database last; None if nobody ever did."""
     found = _row_owner(database)
-    return found if found.pid else None
+    return found if found.pid > 0 else None
 
 
 def older_store(database: Database) -> str:
@@ -211,7 +211,14 @@ def _raise_fence(database: Database, us: Owner, home_store: str) -> int:
         connection.execute(update(controller).where(row).values(fence=controller.c.fence + 1, **values))
         if home_store:
             _settle_older_store(connection, home_store)
-        return int(connection.execute(select(controller.c.fence).where(row)).scalar_one())
+        fence = connection.execute(select(controller.c.fence).where(row)).scalar_one()
+        if isinstance(fence, Damaged):
+            raise BackendError(
+                f"the ledger {database.shown} is damaged: the number of its controller is unreadable "
+                f"({fence.seen}); `orchestrator restore` brings back a backup",
+                backend="ledger",
+            )
+        return int(fence)
 
 
 def _settle_older_store(connection: Connection, home_store: str) -> None:

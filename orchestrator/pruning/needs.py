@@ -24,16 +24,22 @@ def read(ledger: Ledger | None, *, keep: int, shared: str = "") -> Needs:
     if ledger is None:
         return Needs(shared=shared or "there is no ledger here")
     summaries = ledger.summaries()
+    records = {record.run: record for record in ledger.records(each.run for each in summaries)}
+    damaged = {each.run: each.unreadable for each in summaries if each.unreadable} | dict(ledger.unreadable)
     # Runs that are over, but still have something on a platform, count as live.
-    live = {record.run for record in ledger.live()} | set(ledger.unreadable)
+    live = {each.run for each in records.values() if each.session is not None or each.strays} | damaged.keys()
     runs = {
-        each.run: RunFacts(each.run, each.name, each.phase.final and each.run not in live, each.ended_at)
+        each.run: RunFacts(
+            each.run, each.name, each.phase.final and each.run not in live, each.ended_at,
+            damaged.get(each.run, ""),
+        )
         for each in summaries
-    }
+    }  # fmt: skip
     kept = newest_of_each_job(runs.values(), keep)
-    wanted = (run for run in runs if not runs[run].over or run in kept)
-    content = frozenset((*_content(ledger.records(wanted)), *_content_of_schedules(ledger)))
-    doubts = (*ledger.unreadable.values(), *ledger.schedules.unreadable().values())
+    wanted = (record for run, record in records.items() if not runs[run].over or run in kept)
+    content = frozenset((*_content(wanted), *_content_of_schedules(ledger)))
+    unread = (why for run, why in damaged.items() if run not in records)
+    doubts = (*unread, *ledger.schedules.unreadable().values())
     return Needs(runs, content, kept, shared, next(iter(doubts), ""))
 
 

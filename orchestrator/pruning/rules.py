@@ -51,12 +51,14 @@ class Thing:
 
 @dataclass(frozen=True)
 class RunFacts:
-    """A run of the ledger. `over`: it is final and has nothing on a platform any more."""
+    """A run of the ledger. `over`: it is final and has nothing on a platform any more. `damaged`: what of it
+    the ledger cannot read."""
 
     run: str
     job: str
     over: bool
     ended_at: float | None = None
+    damaged: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,6 +113,8 @@ def newest_of_each_job(runs: Iterable[RunFacts], count: int) -> frozenset[str]:
 
 def old_enough(run: RunFacts, needs: Needs, policy: Policy) -> str:
     """Why a run's things stay; empty if they may go."""
+    if run.damaged:
+        return f"its run is damaged: {run.damaged}"
     if not run.over:
         return "its run is not over, or has a session on a platform"
     if run.run in needs.kept:

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from orchestrator import config
-from orchestrator.cli.output import number_text
 from orchestrator.client import measuring
 from orchestrator.core.own_accelerators import row_named
+from orchestrator.core.wording import number_text
 from tests.cli.calls import Caller
 
 LAB = {

@@ -65,5 +65,9 @@ def _runs() -> None:
     op.create_index("runs_submitted", "runs", ["submitted_at", "run"])
     op.create_index("runs_name", "runs", ["name", "submitted_at"])
     op.create_index(
-        "runs_live", "runs", ["run"], sqlite_where=sa.text("live = 1"), postgresql_where=sa.text("live")
+        "runs_live",
+        "runs",
+        ["run"],
+        sqlite_where=sa.text("live IS NOT 0"),  # a damaged value, too
+        postgresql_where=sa.text("live IS NOT FALSE"),
     )
