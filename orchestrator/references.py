@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.files import read_own
 
+BYTES_MAX = 1 << 20
 REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
 
 
@@ -33,7 +35,7 @@ def resolve(reference: str, home: Path) -> str:
     except RuntimeError:
         raise InputError(f"the home folder in {path!r} is not known; write the whole path") from None
     try:
-        value = place.read_text("utf-8").strip()
+        value = read_own(place, BYTES_MAX).decode("utf-8").strip()
     except (OSError, ValueError) as error:
         raise InputError(
             f"{place} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"

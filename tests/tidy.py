@@ -75,7 +75,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
     "orchestrator.shut": (),
-    DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
+    DISK: ("orchestrator.shut", "orchestrator.core.bounds", "orchestrator.errors"),
     PROCESSES: (),
     INTERPRETERS: (),
     # It runs interpreters to ask what they are.
@@ -83,7 +83,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     NVIDIA: (),
     INSTALLATION: (),
     HOME: ("orchestrator.errors",),
-    REFERENCES: ("orchestrator.errors",),
+    REFERENCES: ("orchestrator.errors", DISK),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
     "orchestrator.core": ("orchestrator.errors",),
@@ -139,7 +139,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # Packs the uplink for the controller, and is not shipped.
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.cron": ("orchestrator.core",),
-    "orchestrator.spec": (*PURE, "orchestrator.cron"),
+    "orchestrator.spec": (*PURE, DISK, "orchestrator.cron"),
     "orchestrator.sending": (*PURE, INSTALLATION),
     "orchestrator.fetching": (*PURE, DISK),
     # What was fetched is staged from the cache.
