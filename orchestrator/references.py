@@ -10,8 +10,10 @@ import re
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.files import read_own
 from orchestrator.user import expanded
 
+BYTES_MAX = 1 << 20
 REFERENCE = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)|file:(.+)")
 
 
@@ -31,7 +33,7 @@ def resolve(reference: str, home: Path) -> str:
         return value
     place = home / expanded(Path(path))
     try:
-        value = place.read_text("utf-8").strip()
+        value = read_own(place, BYTES_MAX).decode("utf-8").strip()
     except (OSError, ValueError) as error:
         raise InputError(
             f"{place} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"

@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "orchestrator.errors": (),
     "orchestrator.clock": (),
     "orchestrator.shut": (),
-    DISK: ("orchestrator.shut", "orchestrator.core.bounds"),
+    DISK: ("orchestrator.shut", "orchestrator.core.bounds", "orchestrator.errors"),
     PROCESSES: (),
     INTERPRETERS: (),
     # It runs interpreters to ask what they are.
@@ -84,7 +84,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     NVIDIA: (),
     INSTALLATION: (),
     HOME: ("orchestrator.errors",),
-    REFERENCES: ("orchestrator.errors", USER),
+    REFERENCES: ("orchestrator.errors", DISK, USER),
     USER: ("orchestrator.errors",),
     "orchestrator.unforeseen": (),
     "orchestrator.catalog": PURE,
@@ -141,7 +141,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     # Packs the uplink for the controller, and is not shipped.
     "orchestrator.uplink.archive": ("orchestrator.agent.archive", DISK),
     "orchestrator.cron": ("orchestrator.core",),
-    "orchestrator.spec": (*PURE, "orchestrator.cron"),
+    "orchestrator.spec": (*PURE, DISK, "orchestrator.cron"),
     "orchestrator.sending": (*PURE, INSTALLATION),
     "orchestrator.fetching": (*PURE, DISK),
     # What was fetched is staged from the cache.

@@ -12,10 +12,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
+from orchestrator.client.home import CONFIG_BYTES_MAX
+from orchestrator.errors import InputError
+from orchestrator.files import read_own
+
 # What `orchestrator.core.wording.date` and `orchestrator.clock.utc_text` write.
 _STAMP = re.compile(r"(?<![\w-])(\d{4}-\d\d-\d\d \d\d:\d\d)(:\d\d)?Z(?!\w)")
 _ZONE = re.compile(r"""^timezone:[ \t]+(["']?)([A-Za-z0-9_+/-]+)\1[ \t]*(#.*)?$""", re.MULTILINE)
-CONFIG_BYTES_MAX = 1 << 20
 
 
 def localiser(config: Path) -> Callable[[str], str]:
@@ -36,9 +39,8 @@ def zone_of(config: Path) -> tzinfo | None:
     """The config's `timezone`; None: this machine's own. Looks at that line only, because lists do not parse
     the config, and work even if it is wrong."""
     try:
-        with config.open("rb") as stream:
-            text = stream.read(CONFIG_BYTES_MAX).decode("utf-8", "replace")
-    except OSError:
+        text = read_own(config, CONFIG_BYTES_MAX).decode("utf-8", "replace")
+    except (OSError, InputError):
         return None
     found = _ZONE.search(text.replace("\r\n", "\n"))
     if found is None:

@@ -17,7 +17,7 @@ def init(call: Call) -> int:
 
         return init_store(call)
     path = call.home.folders.config
-    if path.exists() and not call.options.force:
+    if path.is_file() and not call.options.force:
         raise InputError(
             f"{path} already exists: edit it, or replace it with `{call.command('init', '--force')}`\n"
             f"To use Kaggle: {how_to_add(call.home, 'kaggle')}\n"

@@ -15,9 +15,10 @@ from typing import Any
 import yaml
 
 from orchestrator import config as configuration
+from orchestrator.client.home import CONFIG_BYTES_MAX
 from orchestrator.config import DEFAULT_STORES, Config, StoreConfig, as_block, as_flow
 from orchestrator.errors import InputError, SpecError
-from orchestrator.files import write_new, write_whole
+from orchestrator.files import read_own, write_new, write_whole
 from orchestrator.home import CONFIG
 
 _STORES, _HOME_STORE = "stores", "home_store"
@@ -49,7 +50,7 @@ def add_home_store(home: Path, given: StoreConfig) -> Amended:
     as it is. Raises ByHand with the lines to add if the file cannot be edited safely."""
     path = home / CONFIG
     try:
-        data = path.read_bytes()
+        data = read_own(path, CONFIG_BYTES_MAX)
         before = configuration.parsed(home, data)
         text = data.decode("utf-8")
         after = amended(text, given)
@@ -208,7 +209,7 @@ def _replace(path: Path, old: bytes, new: bytes) -> Path:
     kept = next_old(path)
     write_new(kept, old)
     real = path.resolve()
-    if real.read_bytes() != old:
+    if read_own(real, CONFIG_BYTES_MAX) != old:
         kept.unlink()
         raise _Unsafe("somebody else changed it just now")
     write_whole(real, new)

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from orchestrator.client import health
-from orchestrator.client.health import State, Tick
+from orchestrator.client.health import TICK_BYTES_MAX, State, Tick
 from orchestrator.core import wire
+from orchestrator.errors import InputError
+from orchestrator.files import read_own
 
 if TYPE_CHECKING:
     from orchestrator.client.client import Client
@@ -53,10 +55,10 @@ def attendance(client: Client) -> Attendance:
 
 def _left_at(client: Client) -> float | None:
     """When the last controller noted its last tick; None if it did so in another home, or never."""
-    with client.ledgers.existing() as ledger, contextlib.suppress(OSError, ValueError):
+    with client.ledgers.existing() as ledger, contextlib.suppress(OSError, InputError, ValueError):
         last = ledger.owner(last=True) if ledger is not None else None
         path = client.home.folders.tick
-        if last is not None and wire.decode(Tick, path.read_bytes()).since == last.since:
+        if last is not None and wire.decode(Tick, read_own(path, TICK_BYTES_MAX)).since == last.since:
             return path.stat().st_mtime
     return None
 

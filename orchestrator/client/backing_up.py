@@ -26,7 +26,7 @@ from orchestrator.client.home import Home
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import size_text
 from orchestrator.errors import BackendError, InputError
-from orchestrator.files import Draft, draft_file
+from orchestrator.files import Draft, draft_file, open_own
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID, IMAGES, INPUTS, PLATFORMS
 from orchestrator.ledger.portable import exported
 from orchestrator.ledger.tables import REVISION
@@ -192,7 +192,7 @@ class _Writing:
 
     def file(self, name: str, path: Path) -> None:
         try:
-            stream = path.open("rb")
+            stream = open_own(path)
         except FileNotFoundError:  # superseded meanwhile
             return
         with stream:

@@ -21,7 +21,7 @@ from orchestrator.client.home_store import Credentials, HomeStore, Wanted
 from orchestrator.clock import Clock
 from orchestrator.config import StoreConfig
 from orchestrator.errors import AccessDenied, InputError, OrchestratorError, Transient
-from orchestrator.files import write_whole
+from orchestrator.files import read_own, write_whole
 from orchestrator.stores import catalog
 from orchestrator.stores.drive.configured import CREDENTIALS
 from orchestrator.user import expanded
@@ -83,11 +83,9 @@ def of_service(file: Path) -> Key:
 
 def text_of(file: Path) -> str:
     """The text of a small file. Raises InputError if it cannot be read."""
+    place = expanded(file)
     try:
-        data = expanded(file).read_bytes()
-        if len(data) > _FILE_BYTES_MAX:
-            raise InputError(f"{file} is too large for a login: is it the right file?")
-        return data.decode("utf-8")
+        return read_own(place, _FILE_BYTES_MAX).decode("utf-8")
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "not text"
         raise InputError(f"{file} cannot be read ({reason})") from None
@@ -153,7 +151,7 @@ def renew(
 ) -> HomeStore:
     """Replaces the login of a store that the config has. If the test fails, the old login comes back."""
     path = _path(home, there)
-    before = path.read_bytes() if path.exists() else None
+    before = read_own(path, _FILE_BYTES_MAX) if path.exists() else None
     write_whole(path, key.text.encode())
     try:
         return home_store.set_up(home, clock, wanted, Credentials(), tell)

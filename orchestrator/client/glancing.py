@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from orchestrator.client.home import Home
+from orchestrator.client.home import CONFIG_BYTES_MAX, Home
+from orchestrator.files import own_trouble, read_own
 
 NAMES_MAX = 500  # the newest; a longer list helps nobody
 _FILE = "sqlite:///"
@@ -54,7 +55,8 @@ def _schedules(home: Home) -> Iterable[str]:
 
 def _rows(url: str, query: str) -> list[Any]:
     path = Path(url.removeprefix(_FILE))
-    if not path.is_file():
+    beside = (path.with_name(path.name + ending) for ending in ("-wal", "-shm"))
+    if not path.is_file() or any(map(own_trouble, beside)):  # a FIFO there would hold SQLite up
         return []
     connection = sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True, timeout=0.5)
     try:
@@ -74,8 +76,10 @@ def _stores(home: Home) -> Iterable[str]:
 def _keys(home: Home, section: str, default: tuple[str, ...]) -> Iterable[str]:
     import yaml
 
-    path = home.folders.config
-    found = yaml.safe_load(path.read_bytes()) if path.is_file() else None
+    try:
+        found = yaml.safe_load(read_own(home.folders.config, CONFIG_BYTES_MAX))
+    except FileNotFoundError:
+        found = None
     table = found.get(section) if isinstance(found, dict) else None
     return [str(key) for key in table] if isinstance(table, dict) else default
 

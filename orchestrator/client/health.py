@@ -16,12 +16,14 @@ from typing import TYPE_CHECKING
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.core import wire
-from orchestrator.files import write_whole
+from orchestrator.errors import InputError
+from orchestrator.files import read_own, write_whole
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Owner, Standby
 
 NOTE_SECONDS = 2.0
+TICK_BYTES_MAX = 4096
 TICK_SECONDS_MAX = 20.0  # a tick takes milliseconds and happens once a second
 
 
@@ -76,8 +78,8 @@ def of(home: Home, clock: Clock, owner: Owner | None, standbys: tuple[Standby, .
     if owner is None:
         return Health(standbys=standbys)
     try:
-        tick = wire.decode(Tick, home.folders.tick.read_bytes())
-    except (OSError, ValueError):
+        tick = wire.decode(Tick, read_own(home.folders.tick, TICK_BYTES_MAX))
+    except (OSError, InputError, ValueError):
         return Health(owner, standbys=standbys)
     ago = clock.monotonic() - tick.monotonic if tick.since == owner.since else None
     return Health(owner, ago, standbys)

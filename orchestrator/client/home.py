@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 VARIABLE = "ORCHESTRATOR_HOME"
 DATABASE = "ORCHESTRATOR_DATABASE"
+CONFIG_BYTES_MAX = 1 << 20  # what is larger is no config, and `config.load` says so
 _MAY_NAME_A_DATABASE = re.compile(r"^[^#\n]*(database|\\)", re.MULTILINE)
 
 
@@ -46,7 +47,7 @@ class Home:
         """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file."""
         text = given or os.environ.get(VARIABLE)
         path = user.expanded(Path(text)).absolute() if text else default()
-        if path.exists() and not path.is_dir():
+        if os.path.lexists(path) and not path.is_dir():
             raise InputError(f"{path} is not a folder: set {'--home' if given else VARIABLE} to a folder")
         return cls(path, given)
 
@@ -72,10 +73,14 @@ class Home:
 
         If the config may name one, it raises the same errors as reading the config.
         """
+        from orchestrator.files import read_own
+
         try:
-            text = self.folders.config.read_text("utf-8")
-        except (OSError, ValueError):  # missing; or broken, and config.load says how
-            text = "database" if self.folders.config.exists() else ""
+            text = read_own(self.folders.config, CONFIG_BYTES_MAX).decode("utf-8")
+        except FileNotFoundError:
+            text = ""
+        except (InputError, ValueError):  # broken, and config.load says how
+            text = "database"
         found: Config | None = None
         if _MAY_NAME_A_DATABASE.search(text):
             from orchestrator import config
@@ -84,17 +89,26 @@ class Home:
         return self.database_by(found)
 
     def database_by(self, found: Config | None) -> str:
-        """The ledger's URL if this is the config. None: one that names no database."""
+        """The ledger's URL if this is the config. None: one that names no database. Raises InputError if
+        something else than a file has the name of the home's own ledger."""
+        from orchestrator.files import own_trouble
+
         if found is not None and found.names_database:
             return found.database
-        return os.environ.get(DATABASE) or f"sqlite:///{self.path / LEDGER}"
+        if given := os.environ.get(DATABASE):
+            return given
+        own = self.path / LEDGER
+        if wrong := own_trouble(own):
+            raise InputError(f"{own} {wrong}: move it away, and put the ledger back")
+        return f"sqlite:///{own}"
 
     def reads_variable(self) -> bool:
         """Whether `$ORCHESTRATOR_DATABASE` may say where the ledger is. Works if the config has mistakes."""
+        from orchestrator.files import read_own
         from orchestrator.spec.document import read
 
         try:
-            tree = read(self.folders.config.read_bytes(), CONFIG).tree
+            tree = read(read_own(self.folders.config, CONFIG_BYTES_MAX), CONFIG).tree
         except (OSError, InputError):
             return True
         return not isinstance(tree, dict) or tree.get("database") in (None, f"env:{DATABASE}")
@@ -132,7 +146,7 @@ class Home:
     def _existing(self, *, alone: bool) -> Ledger | None:
         url = self.database()
         own = self.path / LEDGER
-        if url == f"sqlite:///{own}" and not own.exists():
+        if url == f"sqlite:///{own}" and not os.path.lexists(own):
             return None
         from orchestrator.ledger import Ledger
 

@@ -6,6 +6,7 @@ stays as it was and no new credential stays behind. Must never know how a person
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
@@ -219,7 +220,7 @@ def _made(
     ahead = round_trip.skew(where, clock) if where else None
     with _advising(wanted, ahead):
         proof = round_trip.prove(store, clock, tell)
-    is_first = not home.folders.config.exists()
+    is_first = not os.path.lexists(home.folders.config)
     if is_first:
         setting_up.init(home, force=False)
     amended = amending.add_home_store(home.path, given)

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.client import live
 from orchestrator.client.looking import rests
+from orchestrator.errors import InputError
+from orchestrator.files import open_own
 from orchestrator.home import Folders
 
 if TYPE_CHECKING:
@@ -154,10 +156,10 @@ class _Reader:
     def _read(self, segment: Path) -> bytes:
         offset = self._offsets.get(segment, 0)
         try:
-            with segment.open("rb") as stream:
+            with open_own(segment) as stream:
                 stream.seek(offset)
                 data = stream.read(_READ_BYTES)
-        except OSError:  # unreadable, or gone: the middle of a long log is not kept
+        except (OSError, InputError):  # unreadable, or gone: the middle of a long log is not kept
             return b""
         self._offsets[segment] = offset + len(data)
         return data
@@ -167,7 +169,7 @@ def _offset_of(segment: Path, lines: int) -> tuple[int, int]:
     """Where the newest `lines` lines of a file begin, and how many there are. A last line without an end
     counts."""
     try:
-        with segment.open("rb") as stream:
+        with open_own(segment) as stream:
             at = end = stream.seek(0, os.SEEK_END)
             found = 0
             while at and lines:
@@ -183,7 +185,7 @@ def _offset_of(segment: Path, lines: int) -> tuple[int, int]:
                         return start + last + 1, found
                 at = start
             return (0, found + 1) if lines and end else (end, 0)
-    except OSError:
+    except (OSError, InputError):
         return 0, 0
 
 

@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO
 
-from orchestrator.client.controller_log import Entry, entry_of, older
+from orchestrator.client.controller_log import BYTES_MAX, Entry, entry_of, older
 from orchestrator.clock import Clock
+from orchestrator.errors import InputError
+from orchestrator.files import open_own
 from orchestrator.home import CONTROLLER_LOG
 
 LOOK_SECONDS = 0.5
+FILE_BYTES_MAX = 4 * BYTES_MAX  # of each, from its end
 LINE_BYTES_MAX = 1 << 20  # what is longer is cut into several
 
 
@@ -49,10 +52,17 @@ def entries(
 
 
 def _opened(path: Path) -> IO[bytes] | None:
+    """Raises InputError for anything but a file."""
     try:
-        return path.open("rb")
+        stream = open_own(path)
     except FileNotFoundError:
         return None
+    except InputError as error:
+        raise InputError(f"{error}: move it away, and the controller begins a new one") from None
+    stream.seek(
+        max(0, os.fstat(stream.fileno()).st_size - FILE_BYTES_MAX)
+    )  # a huge one is not the controller's
+    return stream
 
 
 def _is(stream: IO[bytes] | None, path: Path) -> bool:
@@ -72,5 +82,5 @@ def _lines(stream: IO[bytes]) -> Iterator[Entry]:
         if not line.endswith(b"\n") and len(line) < LINE_BYTES_MAX:
             stream.seek(-len(line), 1)
             return
-        if text := line.decode(errors="replace").strip():
+        if text := line.decode(errors="replace").strip("\0 \t\r\n"):  # a crash may leave zeros
             yield entry_of(text)

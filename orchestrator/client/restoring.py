@@ -9,6 +9,7 @@ is there, nothing is restored.
 from __future__ import annotations
 
 import json
+import os
 import re
 import socket
 import tarfile
@@ -27,7 +28,7 @@ from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import InputError, OrchestratorError, Transient
-from orchestrator.files import draft_folder, sync_folder, write_whole
+from orchestrator.files import draft_folder, read_small, sync_folder, write_whole
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.portable import check_fillable, controller_of, filled, is_blank
@@ -140,7 +141,7 @@ def _check_place(home: Path) -> None:
 def _config(home: Home, path: Path, found: Verified) -> Config:
     """What the home will have. Raises SpecError for its mistakes: no run could go on."""
     data = found.settings.get(CONFIG)
-    if home.folders.config.exists() or data is None:
+    if os.path.lexists(home.folders.config) or data is None:
         return configuration.load(home.path)
     return configuration.parsed(home.path, data, path / CONFIG)
 
@@ -189,7 +190,7 @@ def _unpack(path: Path, folder: Path) -> None:
 
 def _place(folder: Path, home: Path, notes: list[str]) -> bool:
     """Moves the files to their places. Returns whether the home had a config, which is kept."""
-    kept = (home / CONFIG).exists()
+    kept = os.path.lexists(home / CONFIG)
     if not kept and (folder / CONFIG).exists():
         (folder / CONFIG).replace(home / CONFIG)
     for kind in _KINDS:
@@ -209,7 +210,7 @@ def _identify(found: Verified, home: Home, notes: list[str]) -> None:
         place, data = home.path / name, found.settings[name]
         before, platform = place.with_name(HOME_ID_BEFORE), place.parent.name
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if place.exists() and place.read_bytes() != data:
+        if place.exists() and read_small(place) != data:
             place.replace(before)
             notes.append(
                 f"on {platform} this home now goes by the backup's id; what it had there by its old id "

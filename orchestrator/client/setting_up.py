@@ -20,6 +20,7 @@ from orchestrator.client.home import Home
 from orchestrator.config import DEFAULT_PLATFORMS, PlatformConfig
 from orchestrator.core.needs import platforms_of
 from orchestrator.errors import InputError, OrchestratorError
+from orchestrator.files import own_trouble
 from orchestrator.platforms.docker import discovery
 from orchestrator.platforms.docker.discovery import FoundEngine
 from orchestrator.platforms.docker.gpus import Gpu
@@ -75,7 +76,9 @@ def init(home: Home, *, force: bool) -> SetUp:
     Raises InputError if it cannot be written, or if a config exists and `force` is False.
     """
     path = home.folders.config
-    if path.exists() and not force:
+    if os.path.lexists(path) and not force:
+        if wrong := own_trouble(path):
+            raise InputError(f"{path} {wrong}: move it away, or replace it with force")
         raise InputError(f"{path} already exists: edit it, or replace it with force")
     home.tighten()
     name = _name(home)
@@ -111,7 +114,7 @@ def _name(home: Home) -> str:
 
 
 def _moved_away(path: Path) -> Path | None:
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
     kept = next_old(path)
     path.rename(kept)

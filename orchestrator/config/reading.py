@@ -111,7 +111,7 @@ def load(home: Path) -> Config:
     Raises SpecError with every mistake, InputError if the file cannot be read.
     """
     path = home / CONFIG
-    if not path.exists():
+    if not os.path.lexists(path):
         return _config(home, _ConfigSection(), Document(str(path)), f"sqlite:///{home / LEDGER}")
     return parsed(home, read_bytes(path, "move it away, then `orchestrator init` writes one"))
 

@@ -31,7 +31,7 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import write_whole
+from orchestrator.files import read_small, write_whole
 from orchestrator.freeze import inputs, packing
 from orchestrator.home import DEPOSITED, Folders
 from orchestrator.ledger import LedgerReader, RunSummary
@@ -148,10 +148,8 @@ def _digest(said: Deposit) -> str:
 
 
 def _read(note: Path) -> str:
-    try:
-        return note.read_text("utf-8")
-    except (OSError, ValueError):
-        return ""
+    found = read_small(note)
+    return "" if found is None else found.decode("utf-8", "replace")
 
 
 def _write(note: Path, text: str) -> None:

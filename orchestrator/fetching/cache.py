@@ -24,7 +24,7 @@ from orchestrator import user
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
 from orchestrator.fetching.transfer import Version
-from orchestrator.files import open_log, remove_tree, sync_folder, write_whole
+from orchestrator.files import open_log, read_small, remove_tree, sync_folder, write_whole
 from orchestrator.files.hashing import digest
 
 BYTES_MAX = 100_000_000_000
@@ -193,7 +193,7 @@ def _age(path: Path, now: float) -> float:
 def _read(path: Path) -> Kept | None:
     """What a note says; None if it is damaged."""
     try:
-        found = json.loads(path.read_bytes())
+        found = json.loads(read_small(path, 1 << 16) or b"")
         version = Version(**found.pop("version"))
         kept = Kept(**found, version=version)
         ok = _SHA256.fullmatch(kept.sha256) and isinstance(kept.source, str) and isinstance(kept.pinned, str)

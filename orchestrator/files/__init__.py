@@ -1,9 +1,9 @@
 """Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
 `drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
-have put there. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
-threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
-the agent.
+have put there, and `kernel` knows those that are the kernel's. `copying`, `removing`, `opening` and `room` do
+what their names say. `hashing` starts threads, so import it separately. Must never know what the files are
+for. Standard library only: it ships with the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
@@ -20,6 +20,7 @@ from orchestrator.files.drafts import (
     write_new,
     write_whole,
 )
+from orchestrator.files.kernel import kernel_at, kernel_way
 from orchestrator.files.opening import PLAIN, append, open_log
 from orchestrator.files.reading import (
     Odd,
@@ -28,8 +29,11 @@ from orchestrator.files.reading import (
     kind,
     names,
     on_disk,
+    open_own,
     opened,
+    own_trouble,
     read,
+    read_own,
     read_small,
 )
 from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
@@ -59,13 +63,18 @@ __all__ = [
     "is_full",
     "is_locked",
     "is_sparse",
+    "kernel_at",
+    "kernel_way",
     "kind",
     "link",
     "names",
     "on_disk",
     "open_log",
+    "open_own",
     "opened",
+    "own_trouble",
     "read",
+    "read_own",
     "read_small",
     "remove_tree",
     "room_text",

@@ -1,8 +1,8 @@
-"""Reads files that somebody else may have put there: never through a link, never forever, never too much.
+"""Reads files that may be anything: never forever, never too much, and a session's never through a link.
 
 A name in a session's folder may be a folder, a link to the outside, a FIFO, a device, a socket, unreadable,
-or change between two looks. Each case raises the same exception with its reason. Decides nothing about
-contents.
+or change between two looks. Each case raises the same exception with its reason. The user's own files, such
+as a config or a job, are read with the `_own` functions, which follow links. Decides nothing about contents.
 """
 
 from __future__ import annotations
@@ -12,10 +12,12 @@ import os
 import stat
 from collections.abc import Iterator, Sized
 from contextlib import contextmanager
-from io import FileIO
+from io import BufferedReader, FileIO
 from pathlib import Path, PurePosixPath
 
 from orchestrator.core import bounds
+from orchestrator.errors import InputError
+from orchestrator.files.kernel import kernel_at
 from orchestrator.files.opening import PLAIN
 from orchestrator.shut import is_shut
 
@@ -73,6 +75,65 @@ def read_small(path: Path, bytes_max: int = 4096) -> bytes | None:
         return None
 
 
+def open_own(path: Path) -> BufferedReader:
+    """A file that the user put there or named, open for reading. It may be a link to one, as in a folder of
+    dotfiles; the end of it must be a regular file.
+
+    Raises FileNotFoundError if nothing has this name, and InputError, which begins with the path, for all
+    else that cannot be read: a FIFO, a device, a folder, a link in a circle or to nothing, a file of /proc.
+    """
+    if wrong := own_trouble(path):
+        raise InputError(f"{path} {wrong}")
+    try:
+        if is_shut(path.stat()):
+            raise InputError(f"{path} is the ledger's own file under another name")
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read: {_reason(error)}") from error
+    mode = os.fstat(file.fileno()).st_mode
+    if not stat.S_ISREG(mode):  # replaced in between
+        file.close()
+        raise InputError(f"{path} is {kind(mode)}, not a file")
+    return file
+
+
+def read_own(path: Path, bytes_max: int) -> bytes:
+    """The whole content of such a file. Never reads more than one byte over the limit.
+
+    Raises InputError also if the file is larger.
+    """
+    with open_own(path) as file:
+        try:
+            data = file.read(bytes_max + 1)
+        except OSError as error:
+            raise InputError(f"{path} cannot be read: {_reason(error)}") from error
+    if len(data) > bytes_max:
+        raise InputError(f"{path} is larger than {bounds.size_text(bytes_max)}")
+    return data
+
+
+def own_trouble(path: Path) -> str:
+    """Why `open_own` refuses what has this name, to follow the path in a sentence; empty for a file that
+    it opens, and if nothing has the name."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return f"is a link to {_target(path)}, which does not exist" if path.is_symlink() else ""
+    except (OSError, ValueError) as error:
+        if isinstance(error, OSError) and error.errno == errno.ELOOP:
+            return "is a link that leads back to itself, not a file"
+        return f"cannot be read: {_reason(error)}"
+    link = "a link to " if path.is_symlink() else ""
+    if not stat.S_ISREG(found.st_mode):
+        return f"is {link}{kind(found.st_mode)}, not a file"
+    # The kernel's files have no blocks. Looking there first saves every command the ctypes.
+    if not found.st_blocks and (name := kernel_at(path)):
+        return f"is {link}a file that the kernel makes up ({name}), not a file on a disk"
+    return ""
+
+
 def names(root: Path, name: str) -> list[str]:
     """Up to LISTED_MAX names in the folder `name` below `root` (`.`: the root), in no particular order.
 
@@ -110,6 +171,17 @@ def on_disk(found: os.stat_result) -> int:
 def kind(mode: int) -> str:
     """The kind of file that a mode means, in words."""
     return _KINDS.get(stat.S_IFMT(mode), "not a file")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+def _target(link: Path) -> str:
+    try:
+        return str(link.readlink())
+    except OSError:
+        return "another place"
 
 
 def _open_file(root: Path, name: PurePosixPath) -> int | None:

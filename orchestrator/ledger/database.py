@@ -32,7 +32,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import room_text, tighten
+from orchestrator.files import own_trouble, room_text, tighten
 from orchestrator.shut import shut, unshut
 from orchestrator.user import expanded
 
@@ -63,6 +63,7 @@ class Database:
     def _connect(self, url: URL) -> Engine:
         if self.path is not None:
             self._make_folder(self.path.parent)
+            check_files(self.path)
             _make_private(self.path)
             for each in _all_of(self.path):
                 shut(each)
@@ -271,6 +272,17 @@ def is_absent(url: str) -> bool:
     """Whether the database is a file that is not there. To open it would create it."""
     parsed = _parse(url)
     return parsed.get_backend_name() == "sqlite" and not Path(str(parsed.database)).exists()
+
+
+def check_files(path: Path) -> None:
+    """Raises InputError if something else than a file has the name of a file of this SQLite database. SQLite
+    would wait for a FIFO's other end."""
+    for each in _all_of(path):
+        wrong = own_trouble(each)
+        if not wrong and each != path and each.is_symlink():
+            wrong = "is a link, which SQLite does not follow"
+        if wrong:
+            raise InputError(f"the ledger's file {each} {wrong}: move it away, or use another ledger")
 
 
 def has_password(url: str) -> bool:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 
-from orchestrator.errors import AccessDenied
-from orchestrator.files import tighten
+from orchestrator.errors import AccessDenied, InputError
+from orchestrator.files import PLAIN, kind, tighten
 from orchestrator.ledger.lock import ATTEMPTS, MARK, Held, Owner, Standby, attempts
 
 _WAITS = ".standby-"
@@ -77,10 +78,15 @@ class FileStandby:
 
 def mark(database: Path) -> str | None:
     """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
+    path = lock_path(database)
     try:
-        descriptor = os.open(lock_path(database), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = _plain(path, os.O_RDONLY)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        raise AccessDenied(
+            f"{path} cannot be read ({error.strerror}): make it readable", backend="ledger", operation="look"
+        ) from error
     try:
         if _flock(descriptor, fcntl.LOCK_SH):
             return None
@@ -110,8 +116,8 @@ def _waiting(database: Path) -> list[Path]:
 def _content(path: Path) -> tuple[int, float] | None:
     """What a standby wrote; None if it is gone, because then nobody has its file locked."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+        descriptor = _plain(path, os.O_RDONLY)
+    except (OSError, InputError):
         return None
     try:
         if _flock(descriptor, fcntl.LOCK_SH):
@@ -126,7 +132,7 @@ def _content(path: Path) -> tuple[int, float] | None:
 
 def _opened(path: Path) -> int:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        descriptor = _plain(path, os.O_RDWR | os.O_CREAT)
         tighten(path)  # anyone who can open it can hold it for ever
     except OSError as error:
         raise AccessDenied(
@@ -136,6 +142,21 @@ def _opened(path: Path) -> int:
             operation="take over",
         ) from error
     return descriptor
+
+
+def _plain(path: Path, flags: int) -> int:
+    """Opens a file that only this module makes. Raises InputError if something else has its name: a lock on a
+    FIFO or behind a link would be another lock."""
+    try:
+        descriptor = os.open(path, flags | PLAIN, 0o600)
+    except OSError:  # ELOOP of a link, ENXIO of a socket, EISDIR: the same answer
+        if not os.path.lexists(path) or (path.is_file() and not path.is_symlink()):
+            raise
+    else:
+        if stat.S_ISREG(os.fstat(descriptor).st_mode):
+            return descriptor
+        os.close(descriptor)
+    raise InputError(f"{path} is {kind(path.lstat().st_mode)}, not a file: remove it; it is made again")
 
 
 def _flock(descriptor: int, kind: int) -> bool:

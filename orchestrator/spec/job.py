@@ -40,6 +40,7 @@ from orchestrator.core.job import (
 )
 from orchestrator.core.own_accelerators import NO_OWN, Own
 from orchestrator.errors import InputError, Mistake, SpecError
+from orchestrator.files import open_own
 from orchestrator.spec import document, elsewhere
 from orchestrator.spec.checks import image_folder, is_path, job_problems
 from orchestrator.spec.fetching import InputWish
@@ -143,14 +144,14 @@ def read_bytes(path: Path, advice: str = "give the file of a spec") -> bytes:
     """A file's bytes, at most one more than the limit. Raises InputError, with `advice` if `path` is not a
     file."""
     try:
-        if path.exists() and not path.is_file():
-            raise InputError(f"{path} is not a file; {advice}")
-        with path.open("rb") as stream:
-            return stream.read(document.BYTES_MAX + 1)
+        with open_own(path) as file:
+            return file.read(document.BYTES_MAX + 1)
     except FileNotFoundError:
         raise InputError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    except InputError as error:
+        raise InputError(f"{error}: {advice}") from None
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}") from None
 
 
 def parse(text: bytes, file: str, folder: Path | None, own: Own = NO_OWN) -> Parsed:

@@ -185,11 +185,11 @@ def test_doctor_sends_nobody_to_the_config_for_a_ledger_that_is_none(user: Calle
 
 
 def test_a_folder_in_the_configs_place_is_told_as_such(user: Caller) -> None:
-    assert "is not a file; give the file of a spec" in user("plan", "source", code=2).err
+    assert "is a folder, not a file: give the file of a spec" in user("plan", "source", code=2).err
     (user.home / "config.yaml").unlink()
     (user.home / "config.yaml").mkdir()
     told = user("plan", user.job(), code=2).err
-    assert "config.yaml is not a file; move it away" in told
+    assert "config.yaml is a folder, not a file: move it away" in told
     assert "spec" not in told
 
 

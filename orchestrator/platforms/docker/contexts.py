@@ -16,6 +16,7 @@ from typing import Any
 
 from orchestrator import user
 from orchestrator.errors import InputError
+from orchestrator.files import read_own
 
 DEFAULT = "default"
 _SOCKET = "unix:///var/run/docker.sock"
@@ -104,7 +105,7 @@ def _of_context(name: str) -> Endpoint:
 
 def _json(path: Path) -> Mapping[str, Any]:
     try:
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_own(path, 1 << 20))
     except (OSError, ValueError) as error:
         raise InputError(f"docker's {path} cannot be read: {error}") from error
     return document if isinstance(document, dict) else {}

@@ -17,7 +17,7 @@ from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
 
 from orchestrator.errors import Transient
-from orchestrator.files import write_new
+from orchestrator.files import read_own, write_new
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.container import LABEL, Found
 from orchestrator.platforms.platform import Leftover
@@ -29,7 +29,7 @@ _HOME_ID = "home-id"
 def known_home(folder: Path) -> str | None:
     """The id of this home, from the platform's own folder; None if nothing was ever prepared."""
     try:
-        return (folder / _HOME_ID).read_text()
+        return read_own(folder / _HOME_ID, 256).decode()
     except FileNotFoundError:
         return None
 
@@ -42,7 +42,7 @@ def home(folder: Path) -> str:
     folder.mkdir(parents=True, exist_ok=True)
     with suppress(FileExistsError):
         write_new(folder / _HOME_ID, uuid.uuid4().hex.encode())
-    return (folder / _HOME_ID).read_text()
+    return read_own(folder / _HOME_ID, 256).decode()
 
 
 def found(client: docker.DockerClient, home: str) -> tuple[Leftover, ...]:

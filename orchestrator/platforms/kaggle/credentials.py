@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import InputError
+from orchestrator.files import read_own
 from orchestrator.user import expanded
 
 SETTINGS = "kaggle.com/settings → API"
@@ -19,6 +20,7 @@ TO_LOG_IN = f"save a token of {SETTINGS} as ~/.kaggle/access_token"
 ENTRY = "kaggle: {type: kaggle}"  # in a config
 _TOKEN_FILES = ("access_token", "access_token.txt")
 _KEY_FILE = "kaggle.json"
+_FILE_BYTES_MAX = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -97,8 +99,9 @@ def _text(path: Path) -> str:
 
 def read(path: Path) -> str:
     """The text of a credentials file. The path may begin with ~/. Raises InputError."""
+    place = expanded(path)
     try:
-        return expanded(path).read_text("utf-8").strip()
+        return read_own(place, _FILE_BYTES_MAX).decode("utf-8").strip()
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not text'})"

@@ -31,7 +31,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import set_aside, sweep, write_new
+from orchestrator.files import read_own, set_aside, sweep, write_new
 from orchestrator.platforms.kaggle import checking, kernel, mounting, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -323,7 +323,7 @@ class KagglePlatform:
             self._folder.mkdir(parents=True, exist_ok=True)
             with suppress(FileExistsError):  # another controller has just written it
                 write_new(self._home_file, uuid.uuid4().hex.encode())
-        return self._home_file.read_text().strip()[:12]
+        return read_own(self._home_file, 256).decode().strip()[:12]
 
     @property
     def _home_file(self) -> Path:

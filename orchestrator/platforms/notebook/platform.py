@@ -22,7 +22,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, NoCapacity, NotFound, Rejected
-from orchestrator.files import read_small, write_new, write_whole
+from orchestrator.files import read_own, read_small, write_new, write_whole
 from orchestrator.platforms.notebook import surveying, writing
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.platform import Leftover, Notebook, Sight
@@ -255,7 +255,7 @@ class NotebookPlatform:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             with suppress(FileExistsError):  # another controller has just written it
                 write_new(file, uuid.uuid4().hex.encode())
-        return file.read_text().strip()[:12]
+        return read_own(file, 256).decode().strip()[:12]
 
 
 def _digest(order: Order) -> str:

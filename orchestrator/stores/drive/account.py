@@ -27,7 +27,8 @@ from oauth2client.client import OAuth2Credentials  # type: ignore[import-untyped
 from pydrive2.auth import GoogleAuth  # type: ignore[import-untyped]
 from pydrive2.settings import InvalidConfigError  # type: ignore[import-untyped]
 
-from orchestrator.errors import AccessDenied, BackendError, Rejected, Transient
+from orchestrator.errors import AccessDenied, BackendError, InputError, Rejected, Transient
+from orchestrator.files import read_own
 from orchestrator.stores.drive import faults
 
 SCOPE_FILE = "https://www.googleapis.com/auth/drive.file"
@@ -35,6 +36,7 @@ SCOPE_ALL = "https://www.googleapis.com/auth/drive"  # a service account did not
 TIMEOUT_SECONDS = 60.0  # PyDrive2's own default is for ever
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _POOL = 10  # ids per request
+_LOGIN_BYTES_MAX = 1 << 17
 _NOTHING = "is missing or not a login"
 T = TypeVar("T")
 
@@ -216,8 +218,8 @@ class Account:
             return self.login.text
         try:
             mode = path.stat().st_mode
-            text = path.read_text("utf-8")
-        except (OSError, ValueError):
+            text = read_own(path, _LOGIN_BYTES_MAX).decode("utf-8")
+        except (OSError, InputError, ValueError):
             raise self._no_login(_NOTHING) from None
         if mode & 0o077:
             raise AccessDenied(
