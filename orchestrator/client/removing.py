@@ -136,7 +136,8 @@ def _doomed(client: Client, record: RunRecord, things: Iterable[Thing], keep_che
         going = tuple(thing for thing in mine if not thing.unpublished)
         return Doomed(record, going, spared=tuple(thing.path for thing in mine if thing.unpublished))
     try:
-        return Doomed(record, mine, results.of_run(client.wired().store(record.store), record))
+        with _on_a_full_disk(client) as ledger:
+            return Doomed(record, mine, results.of_run(client.wired().store(record.store), ledger, record))
     except OrchestratorError as error:
         return Doomed(record, mine, trouble=error)
 
@@ -149,11 +150,11 @@ def _removed(client: Client, doomed: Doomed) -> str:
     with _on_a_full_disk(client) as ledger:
         record = ledger.record(doomed.run)
         _check_over(ledger, record)
-    if doomed.surplus is not None:
-        try:
-            results.remove_all(client.wired().store(record.store), record)
-        except Superseded as error:
-            note = str(error)
+        if doomed.surplus is not None:
+            try:
+                note = results.remove_all(client.wired().store(record.store), ledger, record)
+            except Superseded as error:
+                note = str(error)
     outcome = removal.carry_out(client.home.path, doomed.things, lambda: _again(client, doomed))
     if outcome.troubles:
         path, why = next(iter(outcome.troubles.items()))
