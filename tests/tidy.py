@@ -169,6 +169,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.session",
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
+        "orchestrator.engine.ownership",
         "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
     ),
     # Plays a recorded time with the market and the queue that the engine has.

@@ -11,11 +11,18 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.wording import count_text, number_text
 from orchestrator.errors import InputError
 
+_HEADERS = ("RUN", "", "PHASE", "STEP", "CHECKPOINTS")
+_RIGHT = frozenset({3, 4})
+
 
 def adopt(call: Call) -> int:
     """Records the runs of a store. Exits with 3 if what the store says of one cannot be decrypted, or with 4
     if it cannot be believed."""
     options = call.options
+    if options.take_over:
+        return _take_over(call)
+    if not options.store:
+        raise InputError(f"adopt needs the name of a store: {call.command('adopt', 'STORE')}")
     found = call.client.stores.adopt(
         options.store, options.runs, dry_run=options.dry_run, inputs=_inputs(options.input),
         progress=lambda run: call.out.remark(f"{run} …") if call.out.is_terminal else None,
@@ -26,8 +33,7 @@ def adopt(call: Call) -> int:
     if not found:
         say_no_runs(call, options.store)
         return Exit.OK
-    headers = ("RUN", "", "PHASE", "STEP", "CHECKPOINTS")
-    call.out.table(headers, [_row(each) for each in found], right=frozenset({3, 4}))
+    call.out.table(_HEADERS, [_row(each) for each in found], right=_RIGHT)
     for each in found:
         for note in each.notes:
             call.out.remark(f"{each.run}: {note}")
@@ -36,6 +42,33 @@ def adopt(call: Call) -> int:
     if Came.ENCRYPTED in came:
         return Exit.HUMAN
     return Exit.UNAVAILABLE if Came.DAMAGED in came else Exit.OK
+
+
+def _take_over(call: Call) -> int:
+    options = call.options
+    if options.runs or options.input:
+        raise InputError("--take-over takes all runs of the store, as they are: give no run and no --input")
+    found = call.client.stores.take_over(
+        options.store, dry_run=options.dry_run,
+        progress=lambda run: call.out.remark(f"{run} …") if call.out.is_terminal else None,
+    )  # fmt: skip
+    call.out.document(
+        {"store": options.store, "dry_run": options.dry_run, "runs": [vars(each) for each in found]}
+    )
+    if not found:
+        call.out.say("nothing to take over: no other copy of this home uses its stores")
+        return Exit.OK
+    call.out.table(_HEADERS, [_row(each) for each in found], right=_RIGHT)
+    for each in found:
+        for note in each.notes:
+            call.out.remark(f"{each.run}: {note}")
+    if options.dry_run:
+        call.out.say(f"{count_text(len(found), 'run')} would be taken over; nothing was changed")
+        return Exit.OK
+    call.out.say(f"{count_text(len(found), 'run')} taken over; the other copy of this home stops using them")
+    if held := [each.run for each in found if each.phase is Phase.HELD]:
+        call.out.say(f"{count_text(len(held), 'run')} held before: {call.command('release', held[0])}")
+    return Exit.OK
 
 
 def _inputs(given: Sequence[str]) -> dict[str, str]:

@@ -69,7 +69,7 @@ COMMANDS = (
     Command("pull", "copy a checkpoint, or the outputs, into a folder and verify it", "pulling:pull",
             (o.RUN, o.OUTPUT, o.STORE, o.SESSION), (o.STEP, o.BEST, o.LATEST, o.OUTPUTS)),
     Command("adopt", "record the runs of a store in this ledger, if their own ledger is lost",
-            "adopting:adopt", (o.FROM, o.RUNS, o.DRY_RUN, o.INPUT)),
+            "adopting:adopt", (o.FROM, o.RUNS, o.DRY_RUN, o.INPUT, o.TAKE_OVER)),
     Command("copy", "copy a run to another store, which becomes its home store", "adopting:copy",
             (o.RUN, o.TO, o.DELETE_SOURCE)),
     Command("schedule", "list, pause, fire or remove schedules", "scheduling:schedule", parts=(

@@ -66,7 +66,10 @@ SESSION = _option("--session", metavar="N", type=int, help="with --outputs: only
 LATEST = _flag("--latest", help="the newest intact checkpoint (the default)")
 STORE = _option("--store", metavar="NAME", help="look in this store instead of the ledger")
 IN_STORE = _option("--store", metavar="NAME", help="list the runs in this store, whoever started them")
-FROM = _option("store", metavar="STORE", help="a store of the config")
+FROM = _option("store", metavar="STORE", nargs="?", default="", help="a store of the config")
+TAKE_OVER = _flag(
+    "--take-over", help="go on here, in place of another copy of this home (default: all stores)"
+)
 RUNS = _option("runs", metavar="RUN", nargs="*", help="only these runs, by their full names")
 INPUT = _option(
     "--input", metavar="NAME=PATH", action="append", default=[],
@@ -133,7 +136,9 @@ CHECKPOINTS = _flag(
 THESE_RUNS = _option("runs", metavar="RUN", nargs="+", help="a run: its name or a unique prefix of it")
 KEEP_CHECKPOINTS = _flag("--keep-checkpoints", help="leave the run's checkpoints and outputs in their store")
 HISTORY = _flag("--history", help="also remove the events of these runs; `why` then knows no more of them")
-UNKNOWN = _flag("--unknown", help="also remove what belongs to runs that this ledger does not know")
+UNKNOWN = _flag(
+    "--unknown", help="also remove what belongs to runs, and checkpoints, that this ledger does not know"
+)
 BACKUP_TO = _option("target", metavar="FILE", help="the file to write, or a folder to put it in")
 IN_HOME = _flag("--checkpoints", help="include the checkpoints of stores that lie in the home")
 BACKUP = _option("backup", metavar="FILE", help="a file that `backup` wrote")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from orchestrator.cli.call import Call, Exit, worst
 from orchestrator.client import grammar, interrupt
-from orchestrator.client.pruning import Pruned, PrunePlan
+from orchestrator.client.pruning import Pruned, PrunePlan, Surplus
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.errors import InputError, OrchestratorError, Remedy, remedy
 
@@ -78,6 +78,7 @@ def _show(call: Call, plan: PrunePlan) -> None:
         *(("kept", f"{row.what}: {row.count:,}, {_size(row.size)}: {row.why}") for row in plan.stays),
         ("kept", _results_text(plan)),
         *(("kept", f"checkpoints of {each.run}: {each.trouble}") for each in plan.surplus if each.trouble),
+        *(("kept", _unknown_text(each)) for each in plan.surplus if each.unknown),
         *(("not ours", f"{path}: {what}") for path, what in _first(plan.strange)),
         *(("no answer", f"{name}: {error}") for name, error in plan.troubles.items()),
     ])  # fmt: skip
@@ -92,6 +93,14 @@ def _results_text(plan: PrunePlan) -> str:
     if plan.policy.checkpoints:
         why = "the newest and the best of each run, and all of the runs that ended recently"
     return f"checkpoints of {count_text(plan.finished_runs, 'finished run')}, {_size(size)}: {why}"
+
+
+def _unknown_text(surplus: Surplus) -> str:
+    several = count_text(len(surplus.unknown), "checkpoint")
+    return (
+        f"{several} of {surplus.run} that this ledger never accepted, such as {surplus.unknown[-1]}: another "
+        "copy of this home may have; --unknown removes them"
+    )
 
 
 def _first(strange: Mapping[str, str]) -> list[tuple[str, str]]:
@@ -135,7 +144,8 @@ def _document(call: Call, plan: PrunePlan, pruned: Pruned | None) -> None:
         "things": [{"kind": each.thing.kind, "path": each.thing.path, "run": each.thing.run,
                     "bytes": each.thing.size, "goes": each.goes, "why": each.why} for each in plan.judged],
         "checkpoints": [{"run": each.run, "names": each.checkpoints, "blobs": [b.key for b in each.blobs],
-                         "bytes": each.size, "trouble": each.trouble} for each in plan.surplus],
+                         "bytes": each.size, "trouble": each.trouble, "unknown": each.unknown}
+                        for each in plan.surplus],
         "leftovers": [each.place for each in (*plan.orphans, *plan.images)],
         "uploads": {store: [each.key for each in several] for store, several in plan.uploads.items()},
         "not_ours": plan.strange,

@@ -147,7 +147,7 @@ def event_text(event: Event) -> str:
         case Regained(found=()):
             return "continues: what it awaited is there"
         case Regained(found=found):
-            return f"continues: the config has the {' and the '.join(found)} again"
+            return f"continues: it has the {' and the '.join(found)} again"
 
 
 def _woken_text(event: Woken) -> str:

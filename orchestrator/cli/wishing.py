@@ -65,7 +65,7 @@ def _then_text(answer: WishAnswer, wish: Wish, call: Call) -> str:
     if answer.then is Then.MENDED:
         return f"is written again from its record; it is {answer.phase.value}"
     if answer.then is Then.REGAINED:
-        return f"{end} once the config has the {' and the '.join(answer.missing)} again"
+        return f"{end} once it has the {' and the '.join(answer.missing)} again"
     if answer.then is Then.AWAITED:
         without = call.command(wish.value, answer.run, "--discard")
         return f"{end} once what its session left is there; to do it without: {without}"

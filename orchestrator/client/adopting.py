@@ -22,12 +22,13 @@ from orchestrator.core.deposit import (
     Deposit,
     adoption,
     conclusion,
+    deposit_of,
     is_over,
     is_run,
     machine,
     submission,
 )
-from orchestrator.core.event import Adopted, Released
+from orchestrator.core.event import Adopted, Event, Released, Withdrawn
 from orchestrator.core.job import Job
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
@@ -63,6 +64,7 @@ class Came(StrEnum):
 
     ADOPTED = "adopted"
     BACK = "taken back"  # the ledger had it before another one adopted it
+    TAKEN = "taken over"  # from another copy of this home
     KNOWN = "known"  # the ledger has it already; nothing changed
     PULL_ONLY = "pull only"  # the store has its checkpoints, and nothing else of it
     ENCRYPTED = "encrypted"  # what the store says of it cannot be decrypted here; nothing changed
@@ -248,7 +250,7 @@ class Adopting:
         if told.phase in _MAY_GO_ON:
             # From here on the old controller deletes nothing that is about to be adopted.
             deposits.write(self.store, replace(told, adoptions=adoptions, version=1, adopted_by=_here()))
-            told = bringing.with_the_last(self.store, told, said, notes)
+            told = bringing.with_the_last(self.store, told, said, notes, own=record is not None)
             notes += bringing.brought(self.store, told.run, told.job, self._folders)
         source = f"the store {self.name}"
         return said, told, Arrival(self.client.clock.now(), source, _here(), generation, adoptions)
@@ -280,16 +282,18 @@ class Adopting:
             self._control(ledger, notes)
         return replace(_result(said, Came.BACK, told, tuple(notes)), phase=after.standing)
 
-    def revive(self, record: RunRecord, ledger: Ledger) -> tuple[RunRecord, list[str]]:
-        """Takes a run of a restored ledger past all that happened after its backup: no session that was
-        started since may publish any more, and what was accepted since counts. A run that was held stays so,
-        and one that has ended since is over.
+    def revive(self, record: RunRecord, ledger: Ledger, why: str) -> tuple[RunRecord, list[str]]:
+        """Takes a run of an older copy of a ledger past all that happened since: no session that was started
+        since may publish any more, and what the store has of the run counts. A run that was held stays so,
+        and one that has ended since is over. `why`: for people.
         """
         notes: list[str] = []
         said = deposits.said_of(self.store, record.run)
+        if said is not None and said.deposit is None and not said.encrypted:
+            said = replace(said, deposit=deposit_of(record))  # it may still have checkpoints
         taken = None if said is None or said.deposit is None else self._taken(said, record, notes)
         if taken is None:
-            after, more = self.without_store(record, ledger, self.client.clock.now(), "")
+            after, more = self.without_store(record, ledger, self.client.clock.now(), "", why)
             return after, [*notes, *more]
         said, told, arrival = taken
         accepted = self._both(record, told)
@@ -297,20 +301,24 @@ class Adopting:
             events = conclusion(record, replace(told, accepted=accepted), arrival)
             after = ledger.append(record, events, due_at=None)
             self._tell(after, notes)
-            return after, [*notes, f"it is {after.phase.value} since the backup was made"]
-        event = Adopted(arrival.at, "restored from a backup", max(told.generation, arrival.generation),
+            return after, [*notes, f"it is {after.phase.value} since then"]
+        event = Adopted(arrival.at, why, max(told.generation, arrival.generation),
                         accepted, arrival.adoptions, record.micro_batch_caps, arrival.by)  # fmt: skip
         after = _revived(record, event, ledger)
         self._tell(after, notes)
         return after, notes
 
     @staticmethod
-    def without_store(record: RunRecord, ledger: Ledger, now: float, why: str) -> tuple[RunRecord, list[str]]:
+    def without_store(
+        record: RunRecord, ledger: Ledger, now: float, trouble: str, why: str
+    ) -> tuple[RunRecord, list[str]]:
         """The same if its store says nothing of it, so that nobody knows how many sessions there were."""
         generation = min(record.generation + GENERATIONS_UNKNOWN, bounds.GENERATION_MAX - 1)
-        event = Adopted(now, "restored from a backup", generation, record.stored, record.adoptions + 1,
+        event = Adopted(now, why, generation, record.stored, record.adoptions + 1,
                         record.micro_batch_caps, _here())  # fmt: skip
-        told = f"its store says nothing of it{f' ({why})' if why else ''}: what the backup says of it counts"
+        told = (
+            f"its store says nothing of it{f' ({trouble})' if trouble else ''}: what this ledger says counts"
+        )
         return _revived(record, event, ledger), [told]
 
     def _both(self, record: RunRecord, told: Deposit) -> tuple[Accepted, ...]:
@@ -370,10 +378,13 @@ class Adopting:
 
 
 def _revived(record: RunRecord, event: Adopted, ledger: Ledger) -> RunRecord:
-    after = ledger.append(record, (event,), due_at=DUE_NOW)
-    if record.phase is Phase.QUEUED:  # it waited for no person
-        return ledger.append(after, (Released(event.at),), due_at=DUE_NOW)
-    return after
+    """A session that was only prepared is let go: it would begin with an older checkpoint."""
+    events: list[Event] = [event]
+    if record.phase is Phase.PREPARING:
+        events.insert(0, Withdrawn(event.at, event.reason))
+    if record.phase in (Phase.QUEUED, Phase.PREPARING):  # it waited for no person
+        events.append(Released(event.at))
+    return ledger.append(record, events, due_at=DUE_NOW)
 
 
 def _here() -> str:

@@ -23,14 +23,15 @@ from orchestrator.stores.store import Store
 CANDIDATES_MAX = 8  # checkpoints that nobody accepted and that are read whole
 
 
-def with_the_last(store: Store, told: Deposit, said: Said, notes: list[str]) -> Deposit:
+def with_the_last(store: Store, told: Deposit, said: Said, notes: list[str], *, own: bool = False) -> Deposit:
     """With the newest checkpoint that the present session brought to the store, and that the old
-    controller had no time to accept. It counts if every byte of it is verified."""
+    controller had no time to accept. It counts if every byte of it is verified. Of this ledger's `own` runs
+    one of any session counts: which one was the present one, only the newest deposit would know."""
     known = {each.name for each in told.accepted}
     at = newest(told.accepted)
     candidates = [ref for ref in said.checkpoints
-                  if ref.name not in known and not ref.outputs and ref.generation == told.generation
-                  and ref.incarnation == told.incarnation
+                  if ref.name not in known and not ref.outputs
+                  and (own or (ref.generation, ref.incarnation) == (told.generation, told.incarnation))
                   and (at is None or ref.step > at.ref.step)]  # fmt: skip
     for ref in sorted(candidates, key=lambda ref: ref.step, reverse=True)[:CANDIDATES_MAX]:
         try:

@@ -14,7 +14,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ParamSpec
 
-from orchestrator.client import foreseen, health, likeness, live, lost, metrics, notifying, standing_by
+from orchestrator.client import (
+    foreseen,
+    health,
+    likeness,
+    live,
+    lost,
+    metrics,
+    notifying,
+    standing_by,
+    taking_over,
+)
+from orchestrator.client.client import Client
 from orchestrator.client.config_changes import ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.client.likeness import Likeness
@@ -27,6 +38,7 @@ from orchestrator.engine.depositing import Depositor
 from orchestrator.engine.engine import Watchers
 from orchestrator.engine.foreseeing import Foreseer
 from orchestrator.engine.keeping import Keeper
+from orchestrator.engine.ownership import InCharge
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import Fenced, OrchestratorError, Transient
 from orchestrator.ledger import Ledger, Takeover
@@ -154,6 +166,9 @@ class InControl:
         unforeseen = Reporter(warn)
         writer = live.Writer(wired.folders)
         backends = replace(wired.backends(unforeseen), confirm=takeover.confirm, shared=ledger.is_shared)
+        place = taking_over.here(self.home, ledger)
+        charge = InCharge(ledger, backends.stores, place, clock, warn)
+        backends = replace(backends, ownership=charge)
         depositor = Depositor(backends, clock, warn)
         notifier = notifying.notifier(wired, ledger, say, unforeseen)
         foreseer = Foreseer(clock, ledger.measurements, foreseen.Writer(wired.folders), unforeseen)
@@ -166,10 +181,11 @@ class InControl:
             surveyed=notifier.surveyed,
             schedule=say,
         )
-        engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
         note = health.notes(self.home, clock, takeover.owner.since)
-        _tidy(backends, ledger, clock, say)
         with ExitStack() as beside:
+            beside.enter_context(charge.at_work(self._used(), partial(self._catch_up, unforeseen)))
+            engine = wired.engine(ledger, takeover.fence, backends, wake, watchers)
+            _tidy(backends, ledger, clock, say)
             for at_work in (
                 depositor.at_work(depositing.untold(ledger, wired.folders)),
                 sweeping.at_work(backends, clock, say),
@@ -187,14 +203,37 @@ class InControl:
                 wake,
                 self.stopped,
                 leave_when_idle=until_idle,
-                outdated=partial(_after, after_tick, self.changes),
-                awaits=notifier.pending,
+                outdated=partial(_after, after_tick, lambda: charge.taken_over() or self.changes()),
+                awaits=lambda: charge.catches_up or notifier.pending(),
                 say=say,
                 warn=warn,
                 ticked=partial(measured.ticked, engine),
                 unforeseen=unforeseen,
             )
         return outdated, engine.faulted
+
+    def _used(self) -> frozenset[str]:
+        """The stores of the runs that are under way."""
+        home_store = self.wired.config.home_store
+        return frozenset(e.store or home_store for e in self.ledger.summaries() if not e.phase.final)
+
+    def _catch_up(self, unforeseen: Unforeseen, store: str) -> bool:
+        """Takes from the store what this ledger lacks, because an older copy of this home was put back."""
+        why = f"caught up with the store {store}: an older copy of this home was put back"
+        try:
+            client = Client(self.home, clock=self.clock)
+            for each in taking_over.take(client, self.ledger, {store}, why=why):
+                at = "the beginning" if each.step is None else f"step {each.step:,}"
+                self.say(f"{each.run} {why}; it is {each.phase} at {at}")
+                for note in each.notes:
+                    self.say(f"{each.run}: {note}")
+        except (OrchestratorError, OSError) as error:
+            self.warn(f"the store {store} does not give what this ledger lacks, trying again: {error}")
+        except Exception as error:  # noqa: BLE001 the barrier: told, and the runs of the store stay held
+            unforeseen(f"catching up with the store {store}", error)
+        else:
+            return True
+        return False
 
 
 def _all(*told: Callable[Given, None]) -> Callable[Given, None]:

@@ -17,7 +17,8 @@ from orchestrator.core.checkpoint import Accepted, newest
 from orchestrator.core.event import Moved
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import depositing
-from orchestrator.errors import CorruptCheckpoint, InputError, LedgerConflict, NotFound, Transient
+from orchestrator.engine.ownership import Known
+from orchestrator.errors import CorruptCheckpoint, InputError, LedgerConflict, NotFound, Superseded, Transient
 from orchestrator.files import draft_folder
 from orchestrator.freeze import packing
 from orchestrator.home import Folders
@@ -73,7 +74,8 @@ def move(client: Client, run: str, to: str, *, delete_source: bool, progress: Co
     if left:
         notes = (*notes, f"the store {source} keeps its copy, because not everything in it could be copied")
         return Move(run, source, to, True, copied, left, notes=notes)
-    kept = _delete(store, after)
+    with client.ledgers.runs() as ledger:
+        kept = _delete(ledger, source, store, after)
     return Move(run, source, to, True, copied, left, deleted=not kept, notes=(*notes, *kept))
 
 
@@ -187,20 +189,21 @@ def _again(client: Client, ledger: Ledger, record: RunRecord, to: str, *, delete
         left = tuple(f"step {each.ref.step:,} ({each.name}): not verified in {to}" for each in missing)
         note = f"the store {source} keeps its copy, because {to} lacks something"
         return Move(record.run, source, to, False, left=left, notes=(note,))
-    kept = _delete(store, record)
+    kept = _delete(ledger, source, store, record)
     return Move(record.run, source, to, False, deleted=not kept, notes=kept)
 
 
-def _delete(store: Store, record: RunRecord) -> tuple[str, ...]:
+def _delete(ledger: Ledger, name: str, store: Store, record: RunRecord) -> tuple[str, ...]:
     """Removes the old copy of what was accepted: manifests first, then the blobs, then what the store says of
-    the run. Checkpoints that nobody accepted stay, and everything stays if another ledger has adopted the run
-    from there. Returns why something stays."""
-    listed = deposits.checkpoints_unless_adopted(store, record.run, record.adoptions)
-    if listed is None:
-        return ("another ledger has adopted the run from the old store: everything stays there",)
+    the run. Checkpoints that nobody accepted stay, and everything stays if the run or the store is another
+    ledger's now. Returns why something stays."""
+    try:
+        listed = Known(ledger, {name: store}).there(name, store, record.run, record.adoptions)
+    except Superseded as error:
+        return (f"everything stays in the old store: {error}",)
     gone = {each.name for each in record.stored}
     others = tuple(ref.name for ref in listed if ref.name not in gone)
-    checkpoints.retire(store, record.run, gone, keep=others)
+    checkpoints.retire(store, record.run, gone, keep=others, older=ledger.made(record.run).has_lineage)
     if others:
         return (f"{len(others)} checkpoints that were never accepted stay in the old store",)
     deposits.remove(store, record.run)

@@ -155,7 +155,8 @@ def _doomed(
         spared = tuple(thing.path for thing in mine if thing.unpublished)
         return Doomed(record, going, spared=spared, name=run)
     try:
-        return Doomed(record, mine, results.of_run(client.wired().store(record.store), record))
+        with _on_a_full_disk(client) as ledger:
+            return Doomed(record, mine, results.of_run(client.wired().store(record.store), ledger, record))
     except OrchestratorError as error:
         return Doomed(record, mine, trouble=error)
 
@@ -169,11 +170,11 @@ def _removed(client: Client, doomed: Doomed) -> str:
         record = _read(ledger, doomed.run, keep_checkpoints=doomed.record is None)
         if record is not None:
             _check_over(ledger, record)
-    if record is not None and doomed.surplus is not None:
-        try:
-            results.remove_all(client.wired().store(record.store), record)
-        except Superseded as error:
-            note = str(error)
+            if doomed.surplus is not None:
+                try:
+                    note = results.remove_all(client.wired().store(record.store), ledger, record)
+                except Superseded as error:
+                    note = str(error)
     outcome = removal.carry_out(client.home.path, doomed.things, lambda: _again(client, doomed))
     if outcome.troubles:
         path, why = next(iter(outcome.troubles.items()))

@@ -19,7 +19,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from orchestrator import config as configuration
-from orchestrator.client import backing_up
+from orchestrator.client import backing_up, taking_over
 from orchestrator.client.adopting import Adopting
 from orchestrator.client.backing_up import Verified
 from orchestrator.client.home import Home
@@ -27,6 +27,7 @@ from orchestrator.config import Config
 from orchestrator.core.checkpoint import Accepted
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
+from orchestrator.engine import ownership
 from orchestrator.errors import InputError, OrchestratorError, Transient
 from orchestrator.files import draft_folder, read_small, sync_folder, write_whole
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 _KINDS = (BUNDLES, IMAGES, INPUTS)
 _READ_BYTES = 1 << 20
+_WHY = "restored from a backup"
 _ID = re.compile(rb"[0-9a-f]{12,64}\s*")  # of a home on a platform
 
 
@@ -91,6 +93,7 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
         filled(f"sqlite:///{beside}" if url == own else url, str(manifest["revision"]), tables)
         with Ledger.open(f"sqlite:///{beside}" if url == own else url) as ledger:
             revived = tuple(_revived(client, ledger, progress))
+            _take_charge(client, ledger, revived, notes)
         if url == own:
             _check_place(home.path)  # somebody may have begun one meanwhile
         _identify(found, home, notes)  # late: whoever uses this home meanwhile would go by them
@@ -258,12 +261,25 @@ def _revived(client: Client, ledger: Ledger, progress: Callable[[str], None]) ->
         name = record.store or wired.config.home_store
         try:
             store = wired.store(name)
-            after, notes = Adopting(client, name, store, ledger, named=True).revive(record, ledger)
+            after, notes = Adopting(client, name, store, ledger, named=True).revive(record, ledger, _WHY)
             step = _step(store, name, after, notes)
         except (OrchestratorError, OSError) as error:
-            after, notes = Adopting.without_store(record, ledger, client.clock.now(), str(error))
+            after, notes = Adopting.without_store(record, ledger, client.clock.now(), str(error), _WHY)
             step = _newest(after.accepted)
         yield Revived(after.run, after.standing, step, tuple(notes))
+
+
+def _take_charge(client: Client, ledger: Ledger, revived: tuple[Revived, ...], notes: list[str]) -> None:
+    """The stores of these runs are this home's from now on: a home that the backup came from stops."""
+    wired = client.wired()
+    place = taking_over.here(client.home, ledger)
+    records = ledger.records(each.run for each in revived)
+    for name in sorted({each.store or wired.config.home_store for each in records}):
+        try:
+            ownership.seize(ledger, name, wired.store(name), place, client.clock.now())
+        except (OrchestratorError, OSError) as error:
+            notes.append(f"the store {name} still counts as another home's ({error}): when it answers, run "
+                         f"`{ownership.TAKE_OVER}`")  # fmt: skip
 
 
 def _step(store: Store, name: str, record: RunRecord, notes: list[str]) -> int | None:

@@ -72,3 +72,15 @@ class Stores:
         names = (runs,) if isinstance(runs, str) else tuple(runs)
         given = {name: Path(path) for name, path in inputs.items()}
         return adopting.adopt(self._client, store, names, dry_run=dry_run, given=given, progress=progress)
+
+    def take_over(
+        self, store: str = "", *, dry_run: bool = False, progress: Callable[[str], None] | None = None
+    ) -> tuple[Adoption, ...]:
+        """Puts this home in charge of this store, or of every store, that another copy of the home has used
+        since, or that knows more of its runs than its ledger does. The runs under way go on from the newest
+        checkpoints there, unless a person held them; a controller is started for them. Empty if each store
+        is this home's already. `dry_run` and `progress` as in `adopt`, and the same errors.
+        """
+        from orchestrator.client import taking_over
+
+        return taking_over.command(self._client, store, dry_run=dry_run, progress=progress)

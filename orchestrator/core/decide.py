@@ -77,7 +77,9 @@ def conclude(record: RunRecord, inputs: Inputs) -> Decision:
     unexpected error."""
     if inputs.met:
         return faulted(record, inputs.met, inputs.now)
-    return wanting(record, inputs.lacking, inputs.now) if inputs.lacking else decide(record, inputs)
+    if inputs.lacking:
+        return wanting(record, inputs.lacking, inputs.now, inputs.elsewhere)
+    return decide(record, inputs)
 
 
 def decide(record: RunRecord, inputs: Inputs) -> Decision:

@@ -29,7 +29,8 @@ class Inputs:
     `launch_unknown`: the ledger has an intended launch, and this controller does not know whether it
     happened. `beyond`: the host of the machine that the session is bound to, if this controller does not
     reach it. `tallies`: the counts of notes, including those that were not journalled. `lacking`: what the
-    config lacks for the run. `met`: an unexpected error, in a sentence; the run is held for it.
+    config lacks for the run. `elsewhere`: why the run's store, which it then lacks, is another ledger's.
+    `met`: an unexpected error, in a sentence; the run is held for it.
     """
 
     now: float
@@ -43,6 +44,7 @@ class Inputs:
     tallies: Tallies = field(default_factory=dict)
     beyond: str = ""
     lacking: tuple[str, ...] = ()
+    elsewhere: str = ""
     met: str = ""
 
 

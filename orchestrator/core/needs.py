@@ -24,7 +24,7 @@ def missing(record: RunRecord, platforms: Collection[str], stores: Collection[st
     there = session is None or session.order.platform in platforms
     if there and not record.strays and (not record.store or record.store in stores):
         return ()  # asked for every decision
-    gone = [_store(record.store)] if record.store and record.store not in stores else []
+    gone = [store_text(record.store)] if record.store and record.store not in stores else []
     return (*gone, *(_platform(name) for name in platforms_of(record) if name not in platforms))
 
 
@@ -36,20 +36,21 @@ def platforms_of(record: RunRecord) -> tuple[str, ...]:
     return tuple(sorted(there))
 
 
-def _store(name: str) -> str:
-    return f"store {name!r}"
-
-
 def _platform(name: str) -> str:
     return f"platform {name!r}"
 
 
-def wanting(record: RunRecord, lacking: tuple[str, ...], now: float) -> Decision:
-    """Holds the run in its phase until the config has everything again. Deletes and stops nothing. A run that
-    its user cancelled with `--discard` does not wait."""
+def store_text(name: str) -> str:
+    """A store in words, among what a run lacks."""
+    return f"store {name!r}"
+
+
+def wanting(record: RunRecord, lacking: tuple[str, ...], now: float, elsewhere: str = "") -> Decision:
+    """Holds the run in its phase until it has everything again. Deletes and stops nothing. A run that its
+    user cancelled with `--discard` does not wait. `elsewhere`: why the store is not this ledger's."""
     if record.wish is Wish.CANCEL and record.discard:
         return _given_up(record, lacking, now)
-    return faulted(record, sentence(lacking), now, lacking)
+    return faulted(record, elsewhere or sentence(lacking), now, lacking)
 
 
 def regained(record: RunRecord, now: float) -> Regained:
@@ -77,7 +78,9 @@ def ends_at_once(record: RunRecord, lacking: tuple[str, ...]) -> bool:
     """Whether giving up the run gives up its session, too: without its platform it cannot be stopped, and
     without the store nothing of it can be brought home."""
     session = record.session
-    return session is None or _platform(session.order.platform) in lacking or _store(record.store) in lacking
+    return (
+        session is None or _platform(session.order.platform) in lacking or store_text(record.store) in lacking
+    )
 
 
 def left_there(record: RunRecord, lacking: tuple[str, ...]) -> tuple[str, ...]:
@@ -103,7 +106,7 @@ def _given_up(record: RunRecord, lacking: tuple[str, ...], now: float) -> Decisi
 
 def _end(draft: Draft, lacking: tuple[str, ...]) -> None:
     phase, now = draft.record.phase, draft.now
-    why = f"given up, because the config no longer has the {named(lacking)}"
+    why = f"given up without the {named(lacking)}"
     if phase is Phase.PREPARING:
         draft.emit(Withdrawn(now, why))
     if draft.record.session is None:

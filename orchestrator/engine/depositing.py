@@ -233,10 +233,12 @@ class Depositor:
         if record.run in self._superseded or name not in self._backends.stores:
             return  # without its store in the config, the run is held; the next controller looks again
         try:
+            self._backends.ownership.check(name)
             lacking = deposit(self._backends.stores[name], name, record, self._backends.folders)
         except Superseded as error:
             self._superseded.add(record.run)
-            self._say(f"{error}: what happens to it here is no longer told to the store {name}")
+            if not self._backends.ownership.elsewhere(name):  # else it was said, once for all its runs
+                self._say(f"{error}: what happens to it here is no longer told to the store {name}")
         except NothingThere as error:  # the other runs of the store may be well
             self._failed((name, record.run), record, str(error))
         except (OrchestratorError, OSError) as error:

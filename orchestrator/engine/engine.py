@@ -18,7 +18,7 @@ from orchestrator.core.draft import Decision, Inputs
 from orchestrator.core.event import Ended, Event, Faulted, TurnedAway
 from orchestrator.core.fault import faulted
 from orchestrator.core.lifecycle import Phase
-from orchestrator.core.needs import missing, regained
+from orchestrator.core.needs import missing, regained, store_text
 from orchestrator.core.offer import Offer
 from orchestrator.core.route import Case
 from orchestrator.core.run import CLOSED_SECONDS, RunRecord
@@ -125,7 +125,8 @@ class Engine:
         self._regained = not any(isinstance(answer, LedgerConflict) for answer in answers)
 
     def _lacking(self, record: RunRecord) -> tuple[str, ...]:
-        return missing(record, self._backends.platforms, self._backends.stores)
+        found = missing(record, self._backends.platforms, self._backends.stores)
+        return found or ((store_text(record.store),) if self._backends.elsewhere(record) else ())
 
     def tick(self) -> float:
         """One round. Returns the seconds until the next one, unless something wakes it earlier.
@@ -152,9 +153,10 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether nothing is left to do or to wait for: every run that is not final is held."""
-        if any(not tracked.record.stands or tracked.busy for tracked in self._tracked.values()):
+        faulted = self.faulted
+        if any(run not in faulted or tracked.busy for run, tracked in self._tracked.items()):
             return False
-        return self._regained and not self._ledger.anything_left(besides=self.faulted)
+        return self._regained and not self._ledger.anything_left(besides=faulted)
 
     @property
     def stays(self) -> str:
@@ -173,7 +175,8 @@ class Engine:
     @property
     def faulted(self) -> frozenset[str]:
         """The runs that have something on a platform and are held there until a person acts."""
-        return frozenset(run for run, tracked in self._tracked.items() if tracked.record.stands)
+        records, elsewhere = (each.record for each in self._tracked.values()), self._backends.elsewhere
+        return frozenset(r.run for r in records if r.stands or (r.phase.final and elsewhere(r)))
 
     def scene(self) -> tuple[Case, tuple[RunRecord, ...], tuple[RunRecord, ...]]:
         """For forecasts: the offers and rules, the runs with a session, and those that wait."""
@@ -211,7 +214,7 @@ class Engine:
         lacking = self._lacking(record)
         met = "" if lacking else self._faults.pop(record.run, "")
         if lacking or (met and not record.phase.final):  # a finished run must still be cleaned up
-            inputs = replace(inputs, lacking=lacking, met=met)
+            inputs = replace(inputs, lacking=lacking, elsewhere=self._backends.elsewhere(record), met=met)
         try:
             return record, inputs, conclude(record, inputs)
         except Exception as error:  # noqa: BLE001 the barrier: told, and the run is held

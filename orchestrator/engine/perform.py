@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -36,6 +36,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import bringing, parcels
 from orchestrator.engine.collecting import bring, look
 from orchestrator.engine.outboxes import outboxes
+from orchestrator.engine.ownership import Ownership
 from orchestrator.errors import (
     AccessDenied,
     BackendError,
@@ -70,11 +71,6 @@ from orchestrator.uplink.registers import ask_to_leave, fence_of, raise_fence
 _AHEAD_MAX = 100  # sessions that an old copy of the home may lack; each is tried and skipped
 _FULL = NO_ROOM
 
-_ADOPTED = (
-    "another ledger has adopted this run from its store, so its old checkpoints are no longer deleted here: "
-    "go on in one of the two, and cancel the run in the other"
-)
-
 
 def _remove(folder: Path) -> None:
     """Removes a folder. If that fails, the next start of the controller removes it."""
@@ -86,7 +82,8 @@ def _remove(folder: Path) -> None:
 class Backends:
     """The configured platforms and stores by name, a lookup for secrets, and a handler for unexpected
     exceptions. `home_store` is the store in which new runs keep their checkpoints. `confirm` raises Fenced if
-    another controller has taken over. `shared`: other machines may have submitted runs of this ledger."""
+    another controller has taken over. `shared`: other machines may have submitted runs of this ledger.
+    `ownership`: whether the stores are still this ledger's, and what it made there."""
 
     platforms: Mapping[str, Platform]
     stores: Mapping[str, Store]
@@ -96,6 +93,7 @@ class Backends:
     unforeseen: Unforeseen = raise_again
     confirm: Callable[[], None] = lambda: None
     shared: bool = False
+    ownership: Ownership = field(default_factory=Ownership)
 
     def platform(self, name: str) -> Platform:
         """Raises Rejected if the user removed the platform from the config after a session began there."""
@@ -109,6 +107,10 @@ class Backends:
         if (name or self.home_store) not in self.stores:
             raise Rejected(f"the store {name} is no longer in the config: put it back", backend=name)
         return self.stores[name or self.home_store]
+
+    def elsewhere(self, record: RunRecord) -> str:
+        """Why the run's store is another ledger's; then nothing is done, not even if the run is over."""
+        return self.ownership.elsewhere(record.store or self.home_store)
 
     def shipped(self, record: RunRecord) -> dict[str, Outbox]:
         """Session name → its outbox, if that is in the run's home store. Reads nothing."""
@@ -257,15 +259,19 @@ def _check_ours(action: Prepare | Launch | Collect, backends: Backends) -> None:
         return
     store = backends.stores[name]
     try:
+        backends.ownership.check(name)
         fence = fence_of(store, run)
-        by = deposits.adopter(store, run, action.adoptions)
+        order = deposits.newest(store, run)
+        adopted = order[0] > action.adoptions or (fence is not None and fence.adoptions > action.adoptions)
+        by = deposits.adopter(store, run, action.adoptions) if adopted else None
     except BackendError:
         return
-    if by is not None or (fence is not None and fence.adoptions > action.adoptions):
+    if adopted:
         where = f" on the machine {by}" if by else ""
         raise Superseded(
             f"another ledger{where} has adopted {run} from the store {name}, so it goes on there"
         )
+    backends.ownership.check_run(name, run, order, action.adoptions)
 
 
 def _prepare(action: Prepare, backends: Backends) -> Report:
@@ -438,6 +444,8 @@ def _collect(action: Collect, backends: Backends) -> Report:
                 found = look(action, store, outbox, into)
             else:
                 found = bring(action, store, outbox, into, found, partial(_check_ours, action, backends))
+        if found.checkpoints:  # what came while another took over is not accepted here
+            backends.ownership.check(action.store or backends.home_store)
     return found
 
 
@@ -454,10 +462,12 @@ def is_unpublished(collected: Path) -> bool:
 
 
 def _retire(action: Retire, backends: Backends) -> Report:
-    store = backends.store(action.store)
-    refs = deposits.checkpoints_unless_adopted(store, action.run, action.adoptions)
-    if refs is None:
-        return Done(action, notes=(_ADOPTED,))
+    """Deletes what this ledger made, and nothing else: another one may have accepted it."""
+    store, ownership = backends.store(action.store), backends.ownership
+    try:
+        refs = ownership.there(action.store or backends.home_store, store, action.run, action.adoptions)
+    except Superseded as error:
+        return Done(action, notes=(str(error),))
     kept = [ref.step for ref in refs if ref.name in action.keep and not ref.outputs]
     newest_kept = max(kept, default=-1)
 
@@ -466,8 +476,10 @@ def _retire(action: Retire, backends: Backends) -> Report:
             return ref.generation < action.generation
         return ref.generation <= action.generation and ref.step <= newest_kept
 
-    gone = [ref.name for ref in refs if ref.name not in action.keep and is_old(ref)]
-    if gone:
-        listed = {ref.name for ref in refs}
-        stored.retire(store, action.run, gone, keep=(listed | action.keep) - set(gone))
+    old = [ref for ref in refs if ref.name not in action.keep and is_old(ref)]
+    if old:
+        made = ownership.made(action.run)
+        gone = [ref.name for ref in old if made.has(ref)]
+        keep = ({ref.name for ref in refs} | action.keep) - set(gone)
+        stored.retire(store, action.run, gone, keep=keep, older=made.has_lineage)
     return Done(action)

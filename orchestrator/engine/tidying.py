@@ -19,7 +19,7 @@ from orchestrator.core.order import run_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import StopReply
 from orchestrator.engine.perform import Backends, is_unpublished
-from orchestrator.errors import OrchestratorError
+from orchestrator.errors import OrchestratorError, Superseded
 from orchestrator.files import PREFIX, remove_tree, sweep
 from orchestrator.home import BUNDLES, IMAGES, INPUTS, RESULTS, RUNS, STAGED, Folders
 from orchestrator.ledger import LedgerReader
@@ -60,7 +60,8 @@ def begin(
             with contextlib.suppress(OSError):
                 remove_tree(path)
         sweep_drafts(backends.folders, clock.now())
-        tidy_platforms(backends, say)
+        if not any(map(backends.ownership.elsewhere, backends.stores)):  # a copy's sessions may be another's
+            tidy_platforms(backends, say)
         sweep_store(backends, known, clock, say)
 
     thread = threading.Thread(target=tidy, name="tidying", daemon=True)
@@ -187,7 +188,11 @@ def sweep_store(
         keep = [each.name for each in record.stored]
         try:
             store = backends.store(record.store)
-            gone += stored.sweep_orphans(store, record.run, keep, _closed_below(record))
+            backends.ownership.check(record.store or backends.home_store)
+            ours = backends.ownership.made(record.run).has_lineage
+            gone += stored.sweep_orphans(store, record.run, keep, _closed_below(record), ours)
+        except Superseded:
+            failed.add(record.store)
         except (OrchestratorError, OSError) as error:
             say(f"the home store could not be cleaned up; the next start tries again: {error}")
             failed.add(record.store)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from sqlalchemy import func, select
 
-from orchestrator.ledger import takeover
+from orchestrator.ledger import identity, takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.lock import Owner, Standby
 
@@ -19,6 +21,11 @@ class Controlled:
         """Whether other machines can use it, too."""
         return self._database.path is None
 
+    @property
+    def path(self) -> Path | None:
+        """Its file; None if it is on a server."""
+        return self._database.path
+
     def owner(self, *, last: bool = False) -> Owner | None:
         """Who controls this database now; None if no controller is running. `last`: who did last, even if it
         does so no more; None if nobody ever did."""
@@ -31,6 +38,10 @@ class Controlled:
     def alike(self) -> str:
         """What the last controller told the others (`Takeover.tell`)."""
         return takeover.told(self._database)
+
+    def identity(self) -> identity.Identity:
+        """What tells this ledger from its copies."""
+        return identity.of(self._database)
 
     def server_time(self) -> float | None:
         """What the server's clock says, in unix seconds; None if the ledger is a file."""

@@ -15,9 +15,11 @@ from sqlalchemy import Select, or_, select
 
 from orchestrator.core import wire
 from orchestrator.core.bounds import COUNT_MAX
+from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.lifecycle import Kind
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
+from orchestrator.ledger.identity import Made
 from orchestrator.ledger.tables import Damaged, events, runs
 
 if TYPE_CHECKING:  # a listing starts without the core's events
@@ -25,6 +27,10 @@ if TYPE_CHECKING:  # a listing starts without the core's events
 
 EVENTS_A_PAGE = 200  # with its inputs an event takes up to some 50 kB
 RUNS_A_PAGE = 500
+_MADE = tuple(
+    kind.value for kind in (Kind.SUBMITTED, Kind.STARTED, Kind.ACCEPTED, Kind.OUTPUTS_KEPT, Kind.ADOPTED)
+)
+_ONE = ("checkpoint", "outputs", "start")  # the fields of these events that hold one checkpoint
 _EVENTS = select(events.c.seq, events.c.at, events.c.kind, events.c.body, events.c.inputs).order_by(
     events.c.seq
 )
@@ -65,6 +71,31 @@ class Journal:
             if len(rows) < EVENTS_A_PAGE or isinstance(rows[-1].seq, Damaged):  # those are the last ones
                 return
             after = rows[-1].seq
+
+    def made(self, run: str) -> Made:
+        """What the run's journal says of its checkpoints. A history that was forgotten says nothing."""
+        query = select(events.c.kind, events.c.body).where(events.c.run == run, events.c.kind.in_(_MADE))
+        with self._database.read() as connection:
+            rows = connection.execute(query.order_by(events.c.seq)).all()
+        names: set[str] = set()
+        own: set[str] = set()
+        started: set[str] = set()
+        for row in rows:
+            if row.kind == Kind.ADOPTED.value:  # the ledger that it comes from knows those before
+                own = set()
+            try:
+                body = json.loads(row.body)
+                if row.kind == Kind.STARTED.value:
+                    own.add(body["incarnation"])
+                    started.add(body["incarnation"])
+                    continue
+                given = (*(body.get(key) for key in _ONE), *body.get("accepted", ()))
+                refs = [CheckpointRef(**each["ref"]) for each in given if each]
+            except (ValueError, TypeError, KeyError, AttributeError):  # what it says of stays in the store
+                continue
+            names.update(ref.name for ref in refs)
+            started.update(ref.incarnation for ref in refs)
+        return Made(frozenset(names), frozenset(own), frozenset(started))
 
     def failing(self, names: Sequence[str]) -> dict[str, ActionFailed]:
         """Of these runs, those whose last event is an action that failed and is tried again."""

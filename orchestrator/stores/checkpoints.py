@@ -233,16 +233,16 @@ def retire(
     names: Iterable[str],
     keep: Iterable[str],
     *,
-    older: bool = True,
+    older: Callable[[str], bool] = lambda _incarnation: False,
     known: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> None:
     """Deletes checkpoints: first their manifests, then the blobs that no remaining manifest needs.
 
     `keep` names every accepted checkpoint that stays. So a checkpoint that `list` does not show yet loses
-    nothing. Sweeps the lineages of `names` and those of every older generation, which are closed but may have
-    remains of an interrupted call. For a generation that still publishes, only its publisher may call this.
-    It does not know what was accepted of older generations, so it passes `older=False` and leaves them alone.
-    A lineage with an unreadable manifest is not swept; `known` manifests are not read. Idempotent.
+    nothing. Sweeps the lineages of `names` and, of `older` generations, those of these incarnations: they are
+    closed but may have remains of an interrupted call. Others may be of another ledger, and stay. For a
+    generation that still publishes, only its publisher may call this. A lineage with an unreadable manifest
+    is not swept; `known` manifests are not read. Idempotent.
     """
     gone, kept = _refs(names), _refs(keep)
     if not gone:
@@ -252,7 +252,7 @@ def retire(
     lineages = {_lineage(ref) for ref in gone}
 
     def is_swept(lineage: str, generation: int) -> bool:
-        return lineage in lineages or (older and generation < closed_below)
+        return lineage in lineages or (generation < closed_below and older(_incarnation(lineage)))
 
     with snapshot(store):
         for ref in sorted(gone, key=lambda ref: ref.name):
@@ -270,13 +270,21 @@ def sizes(store: Store, enough: Callable[[], bool] = lambda: False) -> Iterator[
         yield run, stat.size
 
 
-def orphans(store: Store, run: str, keep: Iterable[str], gone: Iterable[str] = ()) -> tuple[Stat, ...]:
-    """Blobs that no manifest needs, except the manifests of `gone`. Changes nothing.
+def orphans(
+    store: Store,
+    run: str,
+    keep: Iterable[str],
+    gone: Iterable[str] = (),
+    of: Callable[[str], bool] = lambda _incarnation: True,
+) -> tuple[Stat, ...]:
+    """Blobs of these incarnations that no manifest needs, except the manifests of `gone`. Changes nothing.
 
     Only for a run whose generations are all closed. Nothing is added to it any more, so an orphan stays one
     and may be deleted by its key. `keep` as in `retire`.
     """
-    return tuple(_unneeded(store, run, _refs(gone), _refs(keep), lambda _lineage, _generation: True))
+    return tuple(
+        _unneeded(store, run, _refs(gone), _refs(keep), lambda lineage, _: of(_incarnation(lineage)))
+    )
 
 
 def lacks(store: Store, run: str, name: str) -> str:
@@ -306,8 +314,14 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Mani
     return manifest
 
 
-def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int) -> int:
-    """Deletes what dead publishers left of the run: blobs that no manifest of their lineage names, in
+def sweep_orphans(
+    store: Store,
+    run: str,
+    keep: Iterable[str],
+    closed_below: int,
+    of: Callable[[str], bool] = lambda _incarnation: True,
+) -> int:
+    """Deletes what these dead publishers left of the run: blobs that no manifest of their lineage names, in
     generations below `closed_below`, in which nothing can be published any more. Returns how many.
 
     `keep` names the accepted checkpoints. A lineage is left alone if one of their manifests is missing, or
@@ -315,7 +329,10 @@ def sweep_orphans(store: Store, run: str, keep: Iterable[str], closed_below: int
     """
     count = 0
     with snapshot(store):
-        for stat in _unneeded(store, run, set(), _refs(keep), lambda _, gen: gen < closed_below):
+        kept = _refs(keep)
+        for stat in _unneeded(
+            store, run, set(), kept, lambda lineage, gen: gen < closed_below and of(_incarnation(lineage))
+        ):
             store.delete(stat.key)
             count += 1
     return count
@@ -407,6 +424,10 @@ def _blob_key(run: str, lineage: str, sha256: str) -> str:
 
 def _lineage(ref: CheckpointRef) -> str:
     return f"g{ref.generation:02d}-{ref.incarnation}"
+
+
+def _incarnation(lineage: str) -> str:
+    return lineage.partition("-")[2]
 
 
 def _generation(lineage: str) -> int | None:

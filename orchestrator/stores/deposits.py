@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -108,13 +108,20 @@ def _write(store: Store, said: Deposit, data: bytes) -> None:
         store.delete(stat.key)
 
 
-def checkpoints_unless_adopted(store: Store, run: str, adoptions: int) -> tuple[CheckpointRef, ...] | None:
-    """The run's checkpoints with a manifest in the store. None if another ledger has adopted the run after
-    the one that counts so many adoptions. One listing, so that both are of the same moment."""
+def there(store: Store, run: str) -> tuple[tuple[int, int], tuple[CheckpointRef, ...]]:
+    """The order of the run's newest deposit, (0, 0) without one, and its checkpoints with a manifest. One
+    listing, so that both are of the same moment."""
     found = _listed(store, f"{run}/").get(run, _Listed())
-    if any((_order(stat) or (0, 0))[0] > adoptions for stat in found.deposits):
-        return None
-    return tuple(found.checkpoints)
+    return _newest(found.deposits), tuple(found.checkpoints)
+
+
+def newest(store: Store, run: str) -> tuple[int, int]:
+    """The order of the run's newest deposit, by its name alone; (0, 0) without one."""
+    return _newest(_deposits(store, run))
+
+
+def _newest(found: Iterable[Stat]) -> tuple[int, int]:
+    return max((_order(stat) or (0, 0) for stat in found), default=(0, 0))
 
 
 def adopter(store: Store, run: str, adoptions: int) -> str | None:

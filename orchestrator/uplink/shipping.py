@@ -133,9 +133,7 @@ class Uplink:
             pins = registers.pinned(self._store, self._keys)
             names = self._superseded(pins)
             keep, known = self._needed(pins)
-            stored.retire(
-                self._store, self._order.run, names, keep=keep - set(names), older=False, known=known
-            )
+            stored.retire(self._store, self._order.run, names, keep=keep - set(names), known=known)
         for name in names:
             self._mark(name, _PUBLISHED).unlink(missing_ok=True)
             del self.published[name]

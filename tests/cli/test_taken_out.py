@@ -114,7 +114,7 @@ def test_a_store_that_was_taken_out_is_waited_for(
     user("prune", "--older-than", "0", "--checkpoints", "--yes")
     user.config(config("b", "a", "b"))
     user.wait_for_phase(long, "done")
-    assert "continues: the config has the store 'a' again" in user("why", long).out
+    assert "continues: it has the store 'a' again" in user("why", long).out
     wait_until(lambda: checkpoints(user, long, "--verify") == in_store(user, "a")[long], "the rest to go")
     assert set(in_store(user, "b")) == {new}
     assert user("pull", long, "-o", str(tmp_path / "pulled"), "--json").json["step"] == 120
@@ -140,7 +140,7 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
     assert "it needs the platform 'here', which the config no longer has: put it back" in shown
     assert checkpoints(user, run), "its store is there"
     assert f"cancel {run} --discard" in user("why", run).out
-    assert "continues once the config has the platform 'here' again" in user("release", run).out
+    assert "continues once it has the platform 'here' again" in user("release", run).out
     user.wait_for_phase(run, "held")
     wait_until(lambda: user.owner() is None, "the controller to leave again")
     user.config(config("a", "a"))
@@ -153,7 +153,7 @@ def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
 
 def test_a_run_whose_platform_was_taken_out_can_be_given_up(user: Caller, tmp_path: Path) -> None:
     run = without_its_platform(user, 20_000)
-    again = "once the config has the platform 'here' again"
+    again = "once it has the platform 'here' again"
     assert f"continues {again}" in user("release", run).out
     assert f"continues {again}" in user("release", run).out, "whether or not a controller has looked"
     assert f"ends {again}" in user("cancel", run).out

@@ -1,0 +1,86 @@
+"""What tells a ledger from its copies: an id, and the tokens that its controllers drew.
+
+A copy has the id and the tokens too, but not those that were drawn after the copy was made. Each store that
+the ledger uses shows the newest token (`orchestrator.engine.identity`). A token is written here before any
+store hears of it, so that a crash in between is not taken for a copy. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, replace
+
+from sqlalchemy import Connection, select, update
+
+from orchestrator.core import wire
+from orchestrator.core.checkpoint import CheckpointRef
+from orchestrator.ledger.database import Database
+from orchestrator.ledger.tables import CONTROLLER_ROW, controller
+
+TOKENS_MAX = 64
+_ROW = controller.c.number == CONTROLLER_ROW
+
+
+@dataclass(frozen=True)
+class Identity:
+    """`ledger` is its id. `tokens`: the newest last. `stores`: those, by name, that were ever shown a token.
+    `running`: a controller runs, or it ended without saying so."""
+
+    ledger: str
+    tokens: tuple[str, ...] = ()
+    stores: tuple[str, ...] = ()
+    running: bool = False
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a journal says of a run's checkpoints in its store.
+
+    `names`: those that this ledger accepted, ever. `own`: the incarnations of sessions that no other ledger
+    knows: they began after the run last came from one. `started`: these, and all before.
+    """
+
+    names: frozenset[str] = frozenset()
+    own: frozenset[str] = frozenset()
+    started: frozenset[str] = frozenset()
+
+    def has(self, ref: CheckpointRef) -> bool:
+        """Whether no other ledger can have accepted it without this one."""
+        return ref.name in self.names or ref.incarnation in self.own
+
+    def has_lineage(self, incarnation: str) -> bool:
+        """Whether one of its sessions wrote the blobs of this incarnation."""
+        return incarnation in self.started
+
+
+def of(database: Database) -> Identity:
+    """The ledger's identity. An empty id: no controller ever ran."""
+    with database.read() as connection:
+        return _read(connection)
+
+
+def change(database: Database, *, token: str, store: str, running: bool | None, forget: bool) -> Identity:
+    """Adds a token and the name of a store, if they are given, and returns the identity afterwards. `forget`:
+    the ledger is a copy, so none of its tokens count."""
+    with database.write() as connection:
+        found = _read(connection)
+        tokens = () if forget else found.tokens
+        after = replace(
+            found,
+            ledger=found.ledger or secrets.token_hex(16),
+            tokens=(*tokens, token)[-TOKENS_MAX:] if token else tokens,
+            stores=tuple(sorted({*found.stores, *([store] if store else [])})),
+            running=found.running if running is None else running,
+        )
+        if after != found:
+            connection.execute(update(controller).where(_ROW).values(identity=wire.encode(after).decode()))
+    return after
+
+
+def _read(connection: Connection) -> Identity:
+    """One that is unreadable counts as none: then the stores are shown another id."""
+    text = str(connection.execute(select(controller.c.identity).where(_ROW)).scalar_one())
+    try:
+        return wire.decode(Identity, text.encode())
+    except ValueError:
+        return Identity("")
