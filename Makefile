@@ -23,7 +23,7 @@ demo: setup ## train a small model on this machine, over several sessions and a 
 demo-docker: setup ## the same in containers of this machine's Docker engine; builds the image first
 	@mkdir -p -m 700 .demo-docker
 	@test -e .demo-docker/config.yaml || cp scripts/demo_docker_config.yaml .demo-docker/config.yaml
-	@$(BIN)/submit --home .demo-docker jobs/graphmer_demo.yaml --follow --platform docker
+	@$(BIN)/python scripts/demo.py --home .demo-docker --config .demo-docker/config.yaml --platform docker
 
 kaggle-local: setup ## run a local Kaggle with short sessions, to try without an account
 	@$(BIN)/python -m tests.stand_ins.kaggle --folder .kaggle-local --port 8377

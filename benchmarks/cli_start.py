@@ -25,7 +25,7 @@ from orchestrator.core.event import Submitted
 from orchestrator.ledger import Ledger
 
 RUNS = 20  # listed by `ps`
-KAGGLE = ("kaggle==2.2.4", "six")  # kaggle imports six without declaring it
+KAGGLE = ("kaggle==2.2.5", "six")  # kaggle imports six without declaring it
 
 
 def kaggle_command(folder: Path) -> list[str]:

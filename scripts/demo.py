@@ -1,7 +1,8 @@
 """`make demo`: trains a small model over several sessions, and kills its own controller once on the way.
 
-Does what a user could do: `submit --unless-running`, the live view, `kill -9`, `up --detach`. Says before it
-kills, and counts at the end. It must never signal another process than the controller of its own home.
+Does what a user could do: `submit --unless-running`, the live view, `kill -9`, `up --detach`, `hold` and
+`release`. Says before it kills, and counts at the end. When it returns, nothing of it runs, or it says what
+does. It must never signal another process than the controller of its own home.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import argparse
 import contextlib
 import fcntl
 import os
+import select
 import shutil
 import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from pathlib import Path
@@ -42,18 +45,22 @@ INTRODUCTION = """\
 This demo trains a small model in short sessions. Each ends at its time limit,
 like a free GPU session: the run saves, leaves, and goes on in the next one.
 On the way the demo kills its own controller: a crash loses nothing.
-Ctrl-C ends only the view; `make demo` then goes on with the same run.
+Ctrl-C ends the demo: the run saves and is held; the next time, it goes on.
 """
+LEAVE_SECONDS = 120.0  # for a session to save and leave, and for the controller to end
+TOLD_SECONDS = 5.0  # of this wait without a word
 
 
 def main() -> int:
     given = _parse()
     given.home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    shutil.copy(given.config, given.home / "config.yaml")
+    with contextlib.suppress(shutil.SameFileError):
+        shutil.copy(given.config, given.home / "config.yaml")
     streams.prepare()
     sys.argv[0] = str(COMMAND)  # so that the commands to try next are shown as one can type them
     out = Output(as_json=False)
     words = ["submit", "--home", str(given.home), str(given.job), "--unless-running", "--follow"]
+    words += ["--platform", given.platform] if given.platform else []
     try:
         out.say(INTRODUCTION)
         out.flush()
@@ -61,7 +68,7 @@ def main() -> int:
             home.tighten()
             return _shown(Call(arguments.parse(words), client, out), alone)
     except KeyboardInterrupt:
-        out.remark("\ninterrupted; `make demo` goes on with the run if it was submitted")
+        out.remark("\ninterrupted: what was submitted goes on by itself, and the next demo shows it")
         return Exit.INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -78,6 +85,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--home", type=Path, default=Path(".demo"))
     parser.add_argument("--job", type=Path, default=Path("jobs", "graphmer_demo.yaml"))
     parser.add_argument("--config", type=Path, default=ROOT / "scripts" / "demo_config.yaml")
+    parser.add_argument("--platform", default="")
     return parser.parse_args()
 
 
@@ -94,19 +102,72 @@ def _alone(home: Path) -> Iterator[bool]:
 
 
 def _shown(call: Call, alone: bool) -> int:
-    """Submits the job, shows the run until it is over, with the crash in between, and sums up."""
+    """Submits the job, shows the run until it is over, with the crash in between, and sums up. Returns when
+    the controller has ended."""
     crash = Crash(call.client, allowed=alone)
+    if alone:
+        _release(call.client)
     try:
         code = submitting.submit(call, crash.beside)
     finally:
         crash.leave_a_controller()
     out = call.out
+    if code == Exit.INTERRUPTED and alone:
+        out.say("\nA demo leaves nothing running, so the run is held now: it saves, leaves and waits.")
+        out.flush()
+        _hold(call.client, out)
+    elif code != Exit.INTERRUPTED:
+        out.say()
+        out.facts([("walls", crash.walls_text()), ("crash", crash.text())])
+    if alone or code != Exit.INTERRUPTED:
+        out.flush()
+        _await_end(call.client, out)
     if code == Exit.INTERRUPTED:
-        out.facts([("or", "make demo")])
-        return code
-    out.say()
-    out.facts([("walls", crash.walls_text()), ("crash", crash.text())])
+        out.facts([("to go on", "make demo-docker" if call.options.platform else "make demo")])
     return code
+
+
+def _release(client: Client) -> None:
+    """Lets what an earlier demo held go on, because `submit` only finds it."""
+    for status in client.runs():
+        if status.phase is Phase.HELD:
+            client.run(status.run).release()
+
+
+def _hold(client: Client, out: Output) -> None:
+    """Holds what is under way in the demo's home, so that its sessions and then its controller end."""
+    for status in client.runs():
+        try:
+            client.run(status.run).hold()
+        except OrchestratorError as error:  # it is over by now, or the platform gives nothing back so early
+            out.remark(f"{status.run} is not held: {error}")
+
+
+def _await_end(client: Client, out: Output) -> None:
+    """Waits until the process of the home's last controller has ended: it is busy for some seconds after the
+    end of the last run, and writes. Says so if that takes long, and leaves if it takes too long."""
+    began, told = time.monotonic(), False
+    while (owner := _last_owner(client)) is not None:
+        with _held(owner) as held:
+            if held is None:
+                return
+            waits = LEAVE_SECONDS if told else TOLD_SECONDS
+            left = began + waits - time.monotonic()
+            if select.select([held], [], [], max(0.0, left))[0]:
+                continue  # look again: a controller whose config changed starts another one
+        if told:
+            out.remark(
+                f"process {owner.pid}, the demo's controller, still runs. "
+                f"`{COMMAND} --home {client.home.path} down` ends it"
+            )
+            return
+        out.remark(f"waiting for the demo's controller (process {owner.pid}) to end; Ctrl-C leaves it")
+        told = True
+
+
+def _last_owner(client: Client) -> Owner | None:
+    with client.ledgers.existing() as ledger:
+        return ledger.owner(last=True) if ledger is not None else None
 
 
 class Stage(StrEnum):
@@ -202,27 +263,41 @@ class Crash:
 
 
 def kill(owner: Owner, now: Callable[[], Owner | None]) -> bool:
-    """Kills this controller, and never another process: False if it is not one of this machine.
-
-    The process is held by a descriptor before it is looked at, so that its number cannot go to another one.
-    It must run our `up` as this user, and it must hold the ledger's lock (`now` asks for the holder).
-    """
-    if owner.host != socket.gethostname() or owner.pid <= 1:
-        return False
-    try:
-        held = os.pidfd_open(owner.pid)
-    except OSError:
-        return False
-    try:
-        words = Path(f"/proc/{owner.pid}/cmdline").read_bytes().split(b"\0")
-        if b"up" not in words or not any(word.endswith(b"orchestrator") for word in words) or now() != owner:
+    """Kills this controller, and never another process: False if it is not one of this machine, or does not
+    hold the ledger's lock (`now` asks for the holder)."""
+    with _held(owner) as held:
+        if held is None or now() != owner:
             return False
-        signal.pidfd_send_signal(held, signal.SIGKILL)
+        try:
+            signal.pidfd_send_signal(held, signal.SIGKILL)
+        except OSError:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _held(owner: Owner) -> Iterator[int | None]:
+    """A descriptor of this controller's process; None if it is not one of this machine that runs our `up`.
+
+    The process is held before it is looked at, so that its number cannot go to another one.
+    """
+    held = None
+    if owner.host == socket.gethostname() and owner.pid > 1:
+        with contextlib.suppress(OSError):
+            held = os.pidfd_open(owner.pid)
+    try:
+        yield held if held is not None and _is_controller(owner.pid) else None
+    finally:
+        if held is not None:
+            os.close(held)
+
+
+def _is_controller(pid: int) -> bool:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
         return False
-    finally:
-        os.close(held)
-    return True
+    return b"up" in words and any(word.endswith(b"orchestrator") for word in words)
 
 
 @contextlib.contextmanager

@@ -32,7 +32,7 @@ def _tpu() -> tuple[tuple[str, Accelerator], ...]:
         row("TPUv3-8", "tpu-v3", devices=8, memory_gb=16, gigabytes_per_second=3600,
              teraflops={BF16: 492, FP32: 164}, mfu=0.3, source=f"{_TPU}, times four; {_TPU_FP32}",
              # docs/references/kaggle.md#accelerators
-             retired="Kaggle retired it and silently substitutes another machine"),
+             retired="Kaggle retired it and silently gives a TPUv5e-8"),
         row("TPUv5e-1", "tpu-v5e", memory_gb=16, gigabytes_per_second=819,
              teraflops={BF16: 197, FP32: 65.7}, mfu=0.35, source=f"{FACTS}; {_TPU_FP32}",
              mfu_source=MFU_FACTS),

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -20,6 +19,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.cli.output import Output
+from orchestrator.client import Client
+from orchestrator.client.home import Home
 from orchestrator.core.lifecycle import Phase
 from orchestrator.ledger import Owner
 from orchestrator.training import state
@@ -31,6 +33,7 @@ from tests.end_to_end.user import (
     Role,
     User,
     fingerprints,
+    gated,
     paced_demo,
     wait_until,
 )
@@ -52,6 +55,8 @@ def run_demo(user: User, job: Path, config: Path) -> tuple[str, Path]:
         driver(user, job, config), cwd=user.folder, env=user.environment(), stdin=subprocess.DEVNULL,
         capture_output=True, text=True, check=False, timeout=COMMAND_PATIENCE,
     )  # fmt: skip
+    left = {role: processes for role, processes in user.by_role().items() if processes}
+    assert left == {}, "nothing of it runs"
     said = ended.stdout + ended.stderr
     assert ended.returncode == 0, said
     run = str(user.answer("ps", "--all")["runs"][0]["run"])
@@ -138,9 +143,7 @@ def test_the_demo_crosses_walls_and_a_crash_and_its_weights_are_those_of_one_uni
 
 
 @pytest.mark.timeout(1800)
-def test_ctrl_c_at_the_kill_leaves_a_controller_and_the_next_demo_goes_on_with_the_run(user: User) -> None:
-    config = user.folder / "demo_config.yaml"
-    shutil.copy(user.home / "config.yaml", config)
+def test_ctrl_c_at_the_kill_leaves_nothing_running_and_the_next_demo_goes_on_with_the_run(user: User) -> None:
     gate = user.folder / "gates" / "60"
     gate.parent.mkdir()
     gate.touch()
@@ -150,21 +153,43 @@ def test_ctrl_c_at_the_kill_leaves_a_controller_and_the_next_demo_goes_on_with_t
     user.run("hold", run)
     user.wait_for(run, lambda record: record.phase is Phase.HELD, "the hold")
     user.run("release", run)  # into a second session
-    words = driver(user, user.folder / "job.yaml", config)
+    # As `make demo-docker` does it: with the config that is in the home already, and a platform.
+    words = [*driver(user, user.folder / "job.yaml", user.home / "config.yaml"), "--platform", "here"]
     code, said = shown_until("kill -9", words, user, lambda demo: demo.send_signal(signal.SIGINT))
     assert code == 130, said
     assert f"{run} is under way: nothing was submitted" in said, said
-    assert "make demo" in said.partition("The view has ended")[2], said
-    [victim] = re.findall(r"its own controller \(process (\d+)\)", said)
-    [controller] = user.by_role()[Role.CONTROLLER]
-    assert str(controller.pid) != victim
-    code, said = shown_until("s02 starts", words, user, lambda _: gate.unlink())
+    assert "so the run is held now" in said.partition("The view has ended")[2], said
+    assert "make demo-docker" in said, said
+    left = {role: processes for role, processes in user.by_role().items() if processes}
+    assert left == {}, "nothing of it runs"
+    assert user.record(run).phase is Phase.HELD
+    code, said = shown_until("s03 starts", words, user, lambda _: gate.unlink())
     assert code == 0, said
     assert f"{run} is under way: nothing was submitted" in said, said
     assert "kill -9" not in said, said
     assert "the controller was killed once" in said, said
     assert user.record(run).phase is Phase.DONE
     user.wait_for_silence()
+
+
+def test_a_controller_that_goes_on_is_told_and_not_waited_for_for_ever(
+    user: User, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(demo, "TOLD_SECONDS", 0.0)
+    monkeypatch.setattr(demo, "LEAVE_SECONDS", 0.1)
+    run = user.submit(command=gated(user, 10, pause=0.1), work={"total": 20, "global_batch": 8})
+    [controller] = user.by_role()[Role.CONTROLLER]
+    with Client(Home.of(str(user.home))) as client:
+        demo._await_end(client, Output(as_json=False))
+        told = capsys.readouterr().err
+        assert f"waiting for the demo's controller (process {controller.pid})" in told
+        assert f"process {controller.pid}, the demo's controller, still runs" in told
+        assert f"--home {user.home} down` ends it" in told
+        user.run("cancel", run)
+        monkeypatch.setattr(demo, "TOLD_SECONDS", PATIENCE)
+        demo._await_end(client, Output(as_json=False))
+    assert capsys.readouterr().err == ""
+    assert user.by_role()[Role.CONTROLLER] == []
 
 
 def shown_until(

@@ -247,11 +247,13 @@ def test_a_quota_that_is_used_up_says_until_when() -> None:
     assert "no TPU quota" in none.reason
 
 
-def test_what_kaggle_has_retired_is_refused_with_the_reason() -> None:
-    retired = offer("P100").unavailable
+@pytest.mark.parametrize(("accelerator", "instead"), [("P100", "T4 or T4x2"), ("TPUv3-8", "TPUv5e-8")])
+def test_what_kaggle_has_retired_is_refused_with_the_reason(accelerator: str, instead: str) -> None:
+    retired = offer(accelerator).unavailable
     assert retired is not None
     assert retired.until == NEVER
     assert "retired" in retired.reason
+    assert f"ask for {instead}" in retired.reason
 
 
 # --- Options ----------------------------------------------------------------------------------------------

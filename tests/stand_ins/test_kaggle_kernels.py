@@ -78,6 +78,17 @@ def test_the_machine_says_what_it_has(tmp_path: Path, shape: str, wart: str, see
         assert user.printed("which-gpus") == seen
 
 
+@pytest.mark.parametrize(("shape", "seen"), [("TpuV38", "v5litepod-8\n"), ("TpuV2256", "None\n")])
+def test_a_retired_tpu_is_another_one_or_none_at_all(tmp_path: Path, shape: str, seen: str) -> None:
+    with local_kaggle(tmp_path) as kaggle:
+        user = User(kaggle)
+        user.push("an-old-tpu", "import os\nprint(os.environ.get('TPU_ACCELERATOR_TYPE'))", shape)
+        assert user.ends("an-old-tpu") == "COMPLETE"
+        assert user.printed("an-old-tpu") == seen
+        spent = user.quota_view().tpu_quota.time_used.total_seconds()
+        assert (spent > 0) == (shape == "TpuV38")
+
+
 @pytest.mark.parametrize(("is_missing", "seen"), [(False, "v5litepod-8\n"), (True, "None\n")])
 def test_a_tpu_is_there_unless_the_image_is_wrong(tmp_path: Path, is_missing: bool, seen: str) -> None:
     text = "import os\nprint(os.environ.get('TPU_ACCELERATOR_TYPE'))"

@@ -54,9 +54,9 @@ MACHINES = {
     "TPUv5e-8": Machine("TpuV5E8", "tpu"),
     "cpu": Machine("", ""),
 }
-RETIRED = {
-    "P100": "Kaggle has retired it and silently gives another GPU instead",
-    "TPUv3-8": "Kaggle has retired it and silently gives another machine instead",
+RETIRED = {  # by our names; Kaggle's other retired shapes are no accelerators that a job can name
+    "P100": "Kaggle has retired it and silently gives a machine with two T4 instead: ask for T4 or T4x2",
+    "TPUv3-8": "Kaggle has retired it and silently gives a TPU v5e-8 instead: ask for TPUv5e-8",
 }
 
 

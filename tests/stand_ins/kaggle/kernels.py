@@ -37,10 +37,10 @@ _T4X2 = Hardware("gpu", ("Tesla T4", "Tesla T4"), 15_360)
 _P100 = Hardware("gpu", ("Tesla P100-PCIE-16GB",), 16_384)
 _TPU = Hardware("tpu", has_tpu=True)
 _CPU = Hardware("cpu")
-# Retired shapes are substituted silently (docs/references/kaggle.md#accelerators). By what is assumed.
+# Retired shapes are substituted silently (docs/references/kaggle.md#accelerators).
 _SHAPES = {
     "NvidiaTeslaT4": _T4X2, "NvidiaTeslaP100": _T4X2, "TpuV5E8": _TPU, "TpuV38": _TPU, "Tpu1VmV38": _TPU,
-    "": _CPU, "None": _CPU, "Cpu": _CPU,
+    "TpuV232": _CPU, "TpuV2256": _CPU, "": _CPU, "None": _CPU, "Cpu": _CPU,
 }  # fmt: skip
 
 
