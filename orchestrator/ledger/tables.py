@@ -37,7 +37,7 @@ from orchestrator.core.lifecycle import Phase
 if TYPE_CHECKING:  # a listing starts without the core's events
     from orchestrator.core.run import RunRecord
 
-REVISION = "0004"  # the newest script in orchestrator/migrations/versions
+REVISION = "0003"  # the newest script in orchestrator/migrations/versions
 VERSION_TABLE = "orchestrator_version"
 
 # --- What a column may hold -------------------------------------------------------------------------------

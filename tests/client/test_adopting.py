@@ -346,7 +346,7 @@ def test_an_old_controller_that_goes_on_deletes_nothing_of_an_adopted_run(houses
 
     report = perform(retire, backends)
     assert isinstance(report, Done)
-    assert "another ledger has adopted this run" in report.notes[0]
+    assert f"another ledger has adopted {RUN}" in report.notes[0]
     assert whole() == {10, 20}
     perform(replace(retire, adoptions=1), backends)
     assert whole() == {20}, "the ledger that has it now deletes what it retires"

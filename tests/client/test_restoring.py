@@ -93,7 +93,7 @@ def test_a_run_that_ended_after_the_backup_is_over(
     client, done = restored(path, tmp_path / "third")
     [found] = done.revived
     assert (found.phase, found.step) == (phase, 10)
-    assert "since the backup was made" in found.notes[-1]
+    assert "since then" in found.notes[-1]
     after = client.run(RUN).record()
     assert (after.phase, after.reason) == (phase, ENDS[phase].reason)
     looked_for = {"queued": [], "preparing": [f"{RUN}-s02"], "running": [f"{RUN}-s01"]}[stage]

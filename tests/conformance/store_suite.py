@@ -353,6 +353,11 @@ class StoreSuite:
             checkpoints.publish(store, RUN, manifest, tmp_path)
         store.delete(f"runs/{RUN}/checkpoints/{old.name}/manifest.json")  # and then it was killed
         checkpoints.retire(store, RUN, [live[0].name], [live[1].name])
+        there = [stat.key for stat in store.list(f"runs/{RUN}/blobs/g01-")]
+        assert len(there) == 1, "what nobody says is ours may be another ledger's"
+        checkpoints.publish(store, RUN, live[0], tmp_path)
+        ours = {old.ref.incarnation}
+        checkpoints.retire(store, RUN, [live[0].name], [live[1].name], older=ours.__contains__)
         assert len(list(store.list(f"runs/{RUN}/"))) == 2
         checkpoints.fetch(store, RUN, live[1].name, tmp_path / "staged")
 

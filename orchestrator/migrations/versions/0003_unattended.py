@@ -1,4 +1,5 @@
-"""Schedules and their fires, the notifications to send, and what controllers tell each other."""
+"""Schedules and their fires, the notifications to send, what controllers tell each other, and what tells a
+ledger from its copies."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ down_revision = "0002"
 
 def upgrade() -> None:
     op.add_column("controller", sa.Column("alike", sa.Text, nullable=False, server_default=""))
+    op.add_column("controller", sa.Column("identity", sa.Text, nullable=False, server_default=""))
     op.create_table(
         "schedules",
         sa.Column("name", sa.Text, primary_key=True),
