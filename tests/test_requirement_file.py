@@ -39,7 +39,7 @@ VALID = [
     f"x==1 \\\n    --hash=sha256:{HASH} \\\n    --hash=sha256:{HASH}\n    # via y",
     f"x==1 ; python_version >= '3.9' and python_version < '4' --hash=sha256:{HASH}",
     "x @ https://host/x-1-py3-none-any.whl", "x[a] @ git+https://host/x.git@v1 ; os_name == 'posix'",
-    "x @ file:///home/conda/feedstock_root/build_artifacts/x_1/work", "https://host/x.zip#sha256=00",
+    "x @ file:///croot/feedstock_root/build_artifacts/x_1/work", "https://host/x.zip#sha256=00",
     "git+ssh://git@host/x.git#egg=x", "-e git+https://host/x@main#egg=x", "-e.", "-e ./lib[dev]",
     "--editable=lib ; python_version < '4'", "./lib", "lib/", "./wheels/x-1-py3-none-any.whl", "x.tar.gz",
     "/kaggle/input/wheels/x-1-py3-none-any.whl", "./gone.whl; sys_platform == 'win32'", "-e 'my lib'",
@@ -62,7 +62,7 @@ def test_what_pip_takes_is_taken(tmp_path: Path, line: str) -> None:
 
 
 REFUSED = [
-    "user1:x:1000:1000:Private Words,,,:/home/user1:/bin/bash", "-----BEGIN NOTE-----", "the safe is 4711",
+    "user1:x:1000:1000:Private Words,,,:/srv/user1:/bin/bash", "-----BEGIN NOTE-----", "the safe is 4711",
     "the safe = 4711", "password=4711", "PASSWORD: 4711", '{"key": "4711"}', "[section]", "/bin/bash", "--",
     "--password 4711", "-x 4711", "- 4711", "-e ./4711", "-e /no/such/4711", "./4711/",
     "ssh-ed25519 AAAA me@host",

@@ -18,12 +18,14 @@ from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
 from orchestrator.fetching.sources import is_fetched
+from orchestrator.files import kernel_of, kernel_way
 from orchestrator.freeze import requirement_file
 from orchestrator.freeze.ignoring import LeftOut
 
 ENTRIES_MAX = 1_000_000
 LARGEST = 3
 _NAMED = 5
+_KERNEL = "whose files the kernel makes up"
 _OWN_FOLDER = ".orchestrator/"  # in the bundle: files from outside the source
 
 
@@ -146,12 +148,15 @@ class _Walk:
     credentials: list[tuple[str, str]] = field(default_factory=list)  # path, and its text in the error
     links: list[tuple[str, str]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    devices: dict[int, str] = field(default_factory=dict)
 
     def part(self) -> Part:
         origin = Path(self.given.origin)
         sizes: list[tuple[str, int]] = []
         try:
-            if origin.is_dir():
+            if way := kernel_way(origin):
+                self.others.append(f"{origin}: leads into {way}, {_KERNEL}")
+            elif origin.is_dir():
                 sizes += self._folder(origin.resolve())
             else:
                 sizes += self._file(origin.name, origin)
@@ -177,6 +182,8 @@ class _Walk:
                     continue
                 if not entry.is_dir():
                     yield from self._file(name, path)
+                elif self._is_kernels(path, path.stat()):
+                    continue
                 elif (real := path.resolve()) in above:
                     self.others.append(f"{path}: a link to a folder above it; remove it")
                 else:
@@ -188,6 +195,9 @@ class _Walk:
         except (OSError, RuntimeError):  # a loop raises either, by version
             self.others.append(f"{path}: a broken link; remove it")
             return False
+        if way := kernel_way(path):
+            self.others.append(f"{path}: a link into {way}, {_KERNEL}; remove it")
+            return False
         if target.is_relative_to(root) or self._followed(name):
             return True
         self.links.append((name, f"{name} → {target}"))
@@ -198,9 +208,16 @@ class _Walk:
         if not stat.S_ISREG(found.st_mode):
             self.others.append(f"{path}: a socket, pipe or device; remove it")
             return
+        if self._is_kernels(path, found):
+            return
         if not self._allowed(name):
             self._judge(name, path)
         yield name, found.st_size
+
+    def _is_kernels(self, path: Path, found: os.stat_result) -> bool:
+        if name := kernel_of(path, found.st_dev, self.devices):
+            self.others.append(f"{path}: lies on {name}, {_KERNEL}; leave it out")
+        return bool(name)
 
     def _judge(self, name: str, path: Path) -> None:
         if credentials.in_name(path.as_posix()) or credentials.in_name(path.resolve().as_posix()):
