@@ -9,7 +9,7 @@ import pytest
 from orchestrator import spec
 from orchestrator.client import planning
 from orchestrator.errors import SpecError
-from orchestrator.freeze import bundle, requirements
+from orchestrator.freeze import bundle
 from orchestrator.freeze.local_paths import LocalPath, local_path
 from tests.specs import GOOD
 
@@ -101,7 +101,3 @@ def test_a_job_is_refused_with_the_lines_and_what_to_do(tmp_path: Path) -> None:
     assert "more.txt:1: '-e .' is the source, which has no pyproject.toml" in told
     assert "requirements.txt:3: '../mine' is outside the source: put the code into `source`" in told
     assert "requirements" in found.value.mistakes[0].path
-
-
-def test_what_cannot_be_read_is_left_to_the_lock(tmp_path: Path) -> None:
-    assert requirements.lost(tmp_path / "gone.txt", ()) == []

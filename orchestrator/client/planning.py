@@ -32,7 +32,7 @@ from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
 from orchestrator.fetching.bringing import Fetched
-from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirements
+from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirement_file, requirements
 from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
 from orchestrator.interpreters import Unusable, ask
@@ -281,9 +281,13 @@ def old_checkpoints(job: Job, archive: Path) -> str:
 def _locked(parsed: Parsed) -> tuple[Parsed, str]:
     """The job with locked requirements, and for those that could not be locked the reason."""
     given = parsed.job.all_requirements
+    folders = (Path(parsed.file).absolute().parent, *([] if parsed.source is None else [parsed.source]))
+    # Only what builds an image knows what lies there.
+    places = None if parsed.job.image is not None or parsed.source is None else (parsed.source,)
     for kind, file in parsed.requirements.items():  # all, before anything contacts the addresses in one
-        if given[kind].file not in parsed.source_allow:
-            with parsed.at("requirements"):
+        with parsed.at("requirements"):
+            requirement_file.check(file, folders, places)
+            if given[kind].file not in parsed.source_allow:
                 leaving.check_requirements(file)
     locks: dict[str, bytes] = {}
     reasons: list[str] = []

@@ -93,9 +93,7 @@ def read(path: Path) -> Script:
         what = "is a folder: give" if path.is_dir() else "give"
         raise InputError(f"{path}: {what} a Python script (.py) or a notebook ({SUFFIX})")
     try:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise InputError(f"{path}: not a file")
-        with path.open("rb") as stream:
+        with open_own(path) as stream:
             data = stream.read(BYTES_MAX + 1)
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error

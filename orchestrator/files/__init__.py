@@ -20,7 +20,7 @@ from orchestrator.files.drafts import (
     write_new,
     write_whole,
 )
-from orchestrator.files.kernel import kernel_at, kernel_way
+from orchestrator.files.kernel import kernel_of, kernel_way
 from orchestrator.files.opening import PLAIN, append, open_log
 from orchestrator.files.reading import (
     Odd,
@@ -63,7 +63,7 @@ __all__ = [
     "is_full",
     "is_locked",
     "is_sparse",
-    "kernel_at",
+    "kernel_of",
     "kernel_way",
     "kind",
     "link",

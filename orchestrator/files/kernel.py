@@ -53,6 +53,13 @@ def kernel_at(path: Path) -> str:
     return ""
 
 
+def kernel_of(path: Path, device: int, known: dict[int, str]) -> str:
+    """Like `kernel_at`, for what lies on this device (`st_dev`). `known` remembers the answers during a walk."""
+    if device not in known:
+        known[device] = kernel_at(path)
+    return known[device]
+
+
 def kernel_way(path: Path) -> str:
     """Where a path, or a link on its way, first comes into the kernel's files: `/proc (proc)`; empty if it
     does not. What `/proc/self/fd/3` or `/dev/fd/3` leads to may be an ordinary file, but another one for each

@@ -5,5 +5,6 @@ ignoring.py       which files of the source stay here, by which rule
 images.py         the folders that an image is built from
 inputs.py         data that the job reads, pinned by hash
 requirements.py   package versions, locked at submit
+requirement_file.py reads a requirements file as pip does, and refuses what is none
 leaving.py        checks and lists everything that will leave this machine
 """

@@ -21,7 +21,7 @@ from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
-from orchestrator.files import PLAIN, draft_file
+from orchestrator.files import PLAIN, draft_file, kernel_of, kernel_way
 from orchestrator.freeze import ignoring
 from orchestrator.freeze.ignoring import LeftOut
 
@@ -29,6 +29,7 @@ BYTES_MAX = 100 * 1000 * 1000
 ENTRIES_MAX = 100_000
 _NAMED = 10
 _READ_ATTEMPTS = 5
+_LEAVE_OUT = "put it into .gitignore"
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,8 @@ def frozen(
 def _walk(
     source: Path, into: Path, pulled: Mapping[str, int], mistakes: _Mistakes, tally: ignoring.Tally
 ) -> Iterator[_Entry]:
+    if way := kernel_way(source):
+        raise InputError(f"{source}: leads into {way}, whose files the kernel makes up")
     if not source.is_dir():
         raise InputError(f"{source}: no such folder; `source` must name the folder of the code")
     root = source.resolve()
@@ -136,6 +139,7 @@ def _walk(
         ("", root, ignoring.Rules.above(root, pulled), False)
     ]
     seen: dict[str, int] = {}
+    devices: dict[int, str] = {}
     while stack:
         prefix, folder, rules, is_out = stack.pop()
         rules = rules.inside(folder, prefix)
@@ -151,9 +155,12 @@ def _walk(
                 included = not rule
                 if rule and path != out:
                     tally.add(name + "/" * is_folder, rule, default=default)
-            if included and not is_folder:
+            enters = is_folder and (included or _reached(rules, name, each.name))
+            if (included or enters) and (kernels := kernel_of(path, _device(each), devices)):
+                mistakes.refuse(name, f"lies on {kernels}, whose files the kernel makes up; {_LEAVE_OUT}")
+            elif included and not is_folder:
                 yield from _entry(name, path, root, mistakes)
-            elif is_folder and path != out and (included or _reached(rules, name, each.name)):
+            elif enters and path != out:
                 stack.append((name + "/", path, rules, not included))
 
 
@@ -175,6 +182,13 @@ def _count(source: Path, seen: dict[str, int], prefix: str, found: int) -> None:
         )
 
 
+def _device(found: os.DirEntry[str]) -> int:
+    try:
+        return found.stat(follow_symlinks=False).st_dev
+    except OSError as error:
+        raise InputError(f"{found.path}: cannot be read ({error.strerror})") from error
+
+
 def _list(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
@@ -193,7 +207,7 @@ def _entry(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_
     elif stat.S_ISLNK(found.st_mode):
         yield from _link(name, path, root, mistakes)
     else:
-        mistakes.refuse(name, "a socket, pipe or device; put it into .gitignore")
+        mistakes.refuse(name, f"a socket, pipe or device; {_LEAVE_OUT}")
 
 
 def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
@@ -201,6 +215,9 @@ def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_E
         target = path.resolve(strict=True)
     except (OSError, RuntimeError):  # a loop raises either, by version
         mistakes.refuse(name, "a broken link; remove it or put it into .gitignore")
+        return
+    if way := kernel_way(path):
+        mistakes.refuse(name, f"a link into {way}, whose files the kernel makes up; {_LEAVE_OUT}")
         return
     if target == root or not target.is_relative_to(root):
         mistakes.refuse(name, f"a link out of the folder, to {target}; copy its target into the folder")
@@ -211,6 +228,8 @@ def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_E
 def _given(name: str, what: Path | bytes) -> _Entry:
     if isinstance(what, bytes):
         return _Entry(name, Path(name), len(what), given=what)
+    if way := kernel_way(what):
+        raise InputError(f"{what}: leads into {way}, whose files the kernel makes up")
     return _Entry(name, what.resolve(), _size(what))
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from pathspec import GitIgnoreSpec
 
 from orchestrator.errors import InputError
+from orchestrator.files import open_own
 from orchestrator.freeze.backtracking import without
 
 OWN = ".orchestratorignore"
@@ -175,7 +176,7 @@ def _read(folder: Path, name: str, place: str, *, above: str = "", below: str = 
     try:
         if not path.is_file():
             return ()
-        with path.open("rb") as stream:
+        with open_own(path) as stream:
             content = stream.read(BYTES_MAX + 1)
         if len(content) > BYTES_MAX:
             raise InputError(f"{path}: larger than {BYTES_MAX // 1000} kB; is it a file of patterns?")

@@ -24,6 +24,7 @@ from pathlib import Path
 
 from orchestrator.core import build_arguments, credentials
 from orchestrator.errors import InputError
+from orchestrator.files import kernel_way, open_own, read_own
 from orchestrator.freeze import bundle, ignoring
 
 CHAIN = "chain.json"
@@ -131,7 +132,7 @@ def _read(folder: Path, above: _Dockerfile | None) -> str:
             "an engine can pull"
         )
     try:
-        with path.open("rb") as stream:
+        with open_own(path) as stream:
             content = stream.read(_DOCKERFILE_BYTES_MAX + 1)
         text = content.decode("utf-8")
     except (OSError, ValueError) as error:
@@ -347,7 +348,8 @@ def _ignore_of(folder: Path) -> _Ignore:
     path = folder / _IGNORE
     patterns: list[tuple[re.Pattern[str], bool]] = []
     try:
-        lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+        data = read_own(path, ignoring.BYTES_MAX) if path.is_file() else b""
+        lines = data.decode("utf-8").splitlines()
         ignoring.check_patterns(path, lines)
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: cannot be read ({error})") from error
@@ -386,9 +388,14 @@ def _checked(folder: Path, root: Path, name: str) -> Path:
     if path.is_symlink() and not target.is_relative_to(root):
         raise InputError(f"{folder / name}: a link out of the folder; copy its target into the folder")
     try:
-        mode = target.stat().st_mode
+        found = target.stat()
     except OSError as error:
         raise InputError(f"{folder / name}: cannot be read ({error.strerror})") from error
+    mode = found.st_mode
+    if way := kernel_way(path):
+        raise InputError(
+            f"{folder / name}: leads into {way}, whose files the kernel makes up; list it in {folder / _IGNORE}"
+        )
     if not stat.S_ISREG(mode):
         kind = "a link to a folder" if stat.S_ISDIR(mode) else "a socket, pipe or device"
         raise InputError(

@@ -22,6 +22,9 @@ from orchestrator.files import (
     copy_tree,
     draft_folder,
     frozen_mode,
+    kernel_of,
+    kernel_way,
+    kind,
     set_aside,
     sync_folder,
 )
@@ -51,7 +54,7 @@ def pin(inputs: tuple[Input, ...]) -> tuple[Input, ...]:
 
 def _pinned(each: Input) -> Input:
     try:
-        _check_no_ledger(each)
+        _check_files(each)
         found = digest(Path(each.origin))
     except OSError as error:
         raise InputError(f"input {each.name!r}: {each.origin}: {error.strerror}") from error
@@ -60,10 +63,18 @@ def _pinned(each: Input) -> Input:
     return replace(each, sha256=found)
 
 
-def _check_no_ledger(each: Input) -> None:
+def _check_files(each: Input) -> None:
     origin = Path(each.origin)
+    if way := kernel_way(origin):
+        raise InputError(f"input {each.name!r}: {origin} leads into {way}, whose files the kernel makes up")
+    devices: dict[int, str] = {}
     for file in walked(origin) if origin.is_dir() else (origin,):
-        if is_shut(file.stat()):
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise InputError(f"input {each.name!r}: {file} is {kind(found.st_mode)}, not a file")
+        if name := kernel_of(file, found.st_dev, devices):
+            raise InputError(f"input {each.name!r}: {file} lies on {name}, whose files the kernel makes up")
+        if is_shut(found):
             raise InputError(
                 f"input {each.name!r}: {file} is this orchestrator's own ledger, which every run "
                 "changes; name a folder without it"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 import stat
 import tarfile
 from collections.abc import Collection, Iterable, Iterator
@@ -19,15 +18,15 @@ from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
 from orchestrator.fetching.sources import is_fetched
+from orchestrator.files import kernel_of, kernel_way
+from orchestrator.freeze import requirement_file
 from orchestrator.freeze.ignoring import LeftOut
 
 ENTRIES_MAX = 1_000_000
 LARGEST = 3
 _NAMED = 5
-_REQUIREMENTS_BYTES_MAX = 1_000_000
-_INCLUDED_MAX = 50
+_KERNEL = "whose files the kernel makes up"
 _OWN_FOLDER = ".orchestrator/"  # in the bundle: files from outside the source
-_INCLUDE = re.compile(r"\s*(?:-r|--requirement|-c|--constraint)(?:\s+|=)(\S+)")
 
 
 @dataclass(frozen=True)
@@ -103,22 +102,12 @@ def check_requirements(path: Path) -> None:
     """Raises InputError for every line that looks like a credential in a requirements file or in those that
     it includes. They leave with the job, so that a session's pip can read them."""
     told: list[str] = []
-    seen: list[Path] = []
-    waiting = [path]
-    while waiting and len(seen) < _INCLUDED_MAX:
-        file = waiting.pop()
-        if file.resolve() in seen:
-            continue
-        seen.append(file.resolve())
-        content = _requirements(file)
-        text = content.decode("utf-8", "replace")
-        mark = credentials.in_content(content)
+    for file, text in requirement_file.read(path).texts.items():
+        if credentials.in_name(file.as_posix()):
+            told.append(f"{file}: its name is that of credentials")
+        mark = credentials.in_content(text.encode())
         marks = [*credentials.logins(text), *([mark] if mark is not None else [])]
         told += [f"{file}:{mark.line}: {mark.kind}" for mark in marks]
-        names = (match[1] for line in text.splitlines() if (match := _INCLUDE.match(line)))
-        waiting += [
-            file.parent / name for name in names if "://" not in name and (file.parent / name).is_file()
-        ]
     if told:
         more = [f"and {len(told) - _NAMED} more"] if len(told) > _NAMED else []
         hint = (
@@ -126,19 +115,6 @@ def check_requirements(path: Path) -> None:
             "${NAME} here, or make PIP_INDEX_URL such a secret"
         )
         raise InputError("\n".join([*told[:_NAMED], *more, hint]))
-
-
-def _requirements(file: Path) -> bytes:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(_REQUIREMENTS_BYTES_MAX + 1)
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    if len(content) > _REQUIREMENTS_BYTES_MAX:
-        raise InputError(
-            f"{file}: larger than {_REQUIREMENTS_BYTES_MAX // 1000} kB; is it a requirements file?"
-        )
-    return content
 
 
 # --- Inputs ----------------------------------------------------------------------------------------------
@@ -172,12 +148,15 @@ class _Walk:
     credentials: list[tuple[str, str]] = field(default_factory=list)  # path, and its text in the error
     links: list[tuple[str, str]] = field(default_factory=list)
     others: list[str] = field(default_factory=list)
+    devices: dict[int, str] = field(default_factory=dict)
 
     def part(self) -> Part:
         origin = Path(self.given.origin)
         sizes: list[tuple[str, int]] = []
         try:
-            if origin.is_dir():
+            if way := kernel_way(origin):
+                self.others.append(f"{origin}: leads into {way}, {_KERNEL}")
+            elif origin.is_dir():
                 sizes += self._folder(origin.resolve())
             else:
                 sizes += self._file(origin.name, origin)
@@ -203,6 +182,8 @@ class _Walk:
                     continue
                 if not entry.is_dir():
                     yield from self._file(name, path)
+                elif self._is_kernels(path, path.stat()):
+                    continue
                 elif (real := path.resolve()) in above:
                     self.others.append(f"{path}: a link to a folder above it; remove it")
                 else:
@@ -214,6 +195,9 @@ class _Walk:
         except (OSError, RuntimeError):  # a loop raises either, by version
             self.others.append(f"{path}: a broken link; remove it")
             return False
+        if way := kernel_way(path):
+            self.others.append(f"{path}: a link into {way}, {_KERNEL}; remove it")
+            return False
         if target.is_relative_to(root) or self._followed(name):
             return True
         self.links.append((name, f"{name} → {target}"))
@@ -224,9 +208,16 @@ class _Walk:
         if not stat.S_ISREG(found.st_mode):
             self.others.append(f"{path}: a socket, pipe or device; remove it")
             return
+        if self._is_kernels(path, found):
+            return
         if not self._allowed(name):
             self._judge(name, path)
         yield name, found.st_size
+
+    def _is_kernels(self, path: Path, found: os.stat_result) -> bool:
+        if name := kernel_of(path, found.st_dev, self.devices):
+            self.others.append(f"{path}: lies on {name}, {_KERNEL}; leave it out")
+        return bool(name)
 
     def _judge(self, name: str, path: Path) -> None:
         if credentials.in_name(path.as_posix()) or credentials.in_name(path.resolve().as_posix()):

@@ -13,23 +13,23 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+import tempfile
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from uv import find_uv_bin
 
 from orchestrator import user
+from orchestrator.freeze import requirement_file
 from orchestrator.freeze.local_paths import REMEDY, LocalPath, local_path
+from orchestrator.freeze.requirement_file import Line
 
 PYTHON = "3.11"
 """The oldest Python that the agent runs on."""
 SECONDS_MAX = 120
-FILES_MAX = 100
-BYTES_MAX = 1_000_000
+_WANTED, _LIMITS = "requirements.txt", "constraints.txt"
 
 _RELEASE = re.compile(r"[A-Za-z0-9][\w.-]*\s*(?:\[[^\]]*\]\s*)?(?:[;<>=!~(][^@]*)?")
-_NESTED = re.compile(r"(-r|--requirement|-c|--constraint)(?:\s*=\s*|\s+|(?<=-[rc]))(.+)")
 _SOURCE = re.compile(r"(?:-i|--index-url|--extra-index-url|-f|--find-links|--trusted-host)(?:\s|=).+")
 _FLAG = re.compile(r"--(?:pre|no-index|prefer-binary)")
 _LOGIN = re.compile(r"://[^/\s@]*@")
@@ -44,82 +44,39 @@ class NotLocked(Exception):
     """The requirements stay unlocked; the message says why."""
 
 
-@dataclass(frozen=True)
-class _Line:
-    """One logical line of a requirements file, without its comment."""
-
-    file: Path
-    number: int
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file.name}:{self.number}"
-
-
 def lock(file: Path, variables: Mapping[str, str], python: str = PYTHON) -> str | None:
     """The lock of a requirements file, in pip's format; None if the file has hashes and so is a lock itself.
 
     `variables` are those that a session's pip would see, such as PIP_INDEX_URL. Contacts the package index
-    and takes at most two minutes. `python`: the oldest that the lock must fit. Raises NotLocked.
+    and takes at most two minutes. `python`: the oldest that the lock must fit. Raises NotLocked, and
+    InputError as `requirement_file.read` does.
     """
-    try:
-        lines = list(_lines(file, seen=set()))
-    except (OSError, UnicodeDecodeError) as error:
-        raise NotLocked(f"{file.name} cannot be read: {error}") from error
+    lines = requirement_file.read(file).lines
     if any("--hash" in line.text for line in lines):
         return None
-    sources = list(dict.fromkeys(line.text for line in lines if _SOURCE.fullmatch(line.text)))
     for line in lines:
         _check(line)
+    sources = list(dict.fromkeys(line.text for line in lines if _SOURCE.fullmatch(line.text)))
     environment, options = _settings(variables, sources)
     if any(line.text == "--pre" for line in lines):
         options = (*options, "--prerelease", "allow")
-    locked = _resolved(file, environment, (*options, "--python-version", python))
+    locked = _resolved(lines, environment, (*options, "--python-version", python))
     head = _HEAD.format(name=file.name)
     return head + "".join(f"{each}\n" for each in sources) + locked
 
 
 def lost(file: Path, names: Collection[str]) -> list[str]:
     """Sentences on the lines that name what no session has. `names`: the paths in the job's source."""
-    try:
-        lines = [(line, local_path(line.text)) for line in _lines(file, seen=set())]
-    except (NotLocked, OSError, UnicodeDecodeError):
-        return []  # `lock` says so
+    lines = [(line, local_path(line.text)) for line in requirement_file.read(file).lines]
     found = ((line, named.trouble(names)) for line, named in lines if named is not None)
     return [f"{line}: {line.text[:80]!r} {trouble}" for line, trouble in found if trouble]
 
 
-def _lines(file: Path, seen: set[Path]) -> Iterator[_Line]:
-    """The logical lines of the file and of those it includes, in order; each file once."""
-    if file.resolve() in seen or len(seen) >= FILES_MAX:
-        return
-    seen.add(file.resolve())
-    if not file.is_file():
-        raise NotLocked(f"{file.name} is not a file")
-    with file.open("rb") as stream:
-        content = stream.read(BYTES_MAX + 1)
-    if len(content) > BYTES_MAX:
-        raise NotLocked(f"{file.name} is larger than {BYTES_MAX / 1e6:.0f} MB")
-    if b"${" in content:
-        # uv would put its value into the address: a stranger's file could send any variable anywhere.
-        raise NotLocked(f"{file.name} refers to a variable; give a private index as the secret PIP_INDEX_URL")
-    text, began = "", 1
-    for number, raw in enumerate(content.decode("utf-8-sig").splitlines(), start=1):
-        began = began if text else number
-        text += re.sub(r"(^|\s)#.*$", "", raw)
-        if text.endswith("\\"):
-            text = text[:-1]
-            continue
-        line, text = _Line(file, began, text.strip()), ""
-        nested = _NESTED.fullmatch(line.text)
-        if nested is not None and "://" not in nested[2]:
-            yield from _lines(file.parent / nested[2].strip(), seen)
-        elif line.text:
-            yield line
-
-
-def _check(line: _Line) -> None:
+def _check(line: Line) -> None:
     """Raises NotLocked for a line that versions and hashes cannot pin, or that must not be written down."""
+    if "${" in line.text:
+        # uv would put its value into the address: a stranger's file could send any variable anywhere.
+        raise NotLocked(f"{line} refers to a variable; give a private index as the secret PIP_INDEX_URL")
     if _LOGIN.search(line.text):
         raise NotLocked(f"{line} holds an address with a login; give the index as the secret PIP_INDEX_URL")
     if (named := local_path(line.text)) is not None:
@@ -145,7 +102,19 @@ def _as_it_is(named: LocalPath) -> str:
     return "is a local path, which each session installs from the source"
 
 
-def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
+def _resolved(lines: Sequence[Line], environment: Mapping[str, str], options: tuple[str, ...]) -> str:
+    """uv gets the lines that were checked, as UTF-8, and not the files: they may change, and uv does not read
+    each encoding that pip reads."""
+    with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
+        limits, wanted = list[str](), list[str]()
+        for line in lines:
+            (limits if line.constraint and _RELEASE.fullmatch(line.text) else wanted).append(line.text)
+        for name, texts in ((_LIMITS, limits), (_WANTED, [*wanted, f"-c {_LIMITS}"])):
+            Path(folder, name).write_text("".join(f"{text}\n" for text in texts), "utf-8")
+        return _asked(Path(folder), environment, options)
+
+
+def _asked(folder: Path, environment: Mapping[str, str], options: tuple[str, ...]) -> str:
     command = [
         "pip", "compile", "--quiet", "--no-config", "--no-cache", "--color", "never",
         "--universal", "--python", sys.executable, "--no-python-downloads",
@@ -153,11 +122,11 @@ def _resolved(file: Path, environment: Mapping[str, str], options: tuple[str, ..
         "--fork-strategy", "fewest",  # the same version for each Python, if one works for all
         "--generate-hashes", "--no-header", "--annotation-style", "line",
         "--index-strategy", "unsafe-best-match",  # like pip in the session: the best version of all indexes
-        *options, f"./{file.name}",
+        *options, f"./{_WANTED}",
     ]  # fmt: skip
     try:
         done = subprocess.run(
-            [find_uv_bin(), *command], cwd=file.absolute().parent, env=environment, stdin=subprocess.DEVNULL,
+            [find_uv_bin(), *command], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
             capture_output=True, timeout=SECONDS_MAX, check=False,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

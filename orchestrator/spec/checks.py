@@ -213,7 +213,8 @@ def _environment(tree: dict[str, object]) -> Iterator[Problem]:
 
 def _command(tree: dict[str, object], folder: FilePath | None) -> Iterator[Problem]:
     command, source = tree.get("command"), tree.get("source")
-    if folder is not None and isinstance(source, str) and _is_folder(folder / source):
+    known = folder is not None and isinstance(source, str) and not _kernels(source, folder)
+    if known and folder is not None and isinstance(source, str) and _is_folder(folder / source):
         missing = commands.missing_script(command, folder / source, has_image="image" in tree)
         if missing is not None:
             yield Problem(("command",), missing)
@@ -265,7 +266,9 @@ def is_path(origin: str) -> bool:
 def _origin(origin: str, path: Path, folder: FilePath | None) -> Iterator[Problem]:
     scheme = origin.partition(":")[0]
     if is_path(origin):
-        if folder is not None and not _exists(folder / origin):
+        if folder is not None and (kernels := _kernels(origin, folder)):
+            yield Problem(path, with_valid(kernels, "a file or folder, relative to this file"))
+        elif folder is not None and not _exists(folder / origin):
             yield Problem(
                 path, with_valid(_lack(origin, folder, "file"), "a file or folder, relative to this file")
             )
@@ -318,6 +321,8 @@ def _source(source: str, folder: FilePath) -> Iterator[Problem]:
     path: Path = ("source",)
     if "://" in source or source.startswith("git@"):
         yield Problem(path, f"given {shown(source)}; valid: a folder of this machine, such as a clone of it")
+    elif kernels := _kernels(source, folder):
+        yield Problem(path, with_valid(kernels, "a folder, relative to this file"))
     elif not _is_folder(folder / source):
         yield Problem(path, with_valid(_lack(source, folder, "folder"), "a folder, relative to this file"))
     elif _holds_home(folder / source):
@@ -335,13 +340,22 @@ def _holds_home(folder: FilePath) -> bool:
 
 def _requirements(name: str, path: Path, folder: FilePath) -> Iterator[Problem]:
     valid = "a file for pip with a package on each line, such as requirements.txt, relative to this file"
-    if _is_file(folder / name):
+    if kernels := _kernels(name, folder):
+        yield Problem(path, with_valid(kernels, valid))
+    elif _is_file(folder / name):
         if FilePath(name).suffix in _NOT_FOR_PIP:
             yield Problem(path, f"given {shown(name)}, which pip cannot read; valid: {valid}")
     elif _PACKAGE.fullmatch(name):
         yield Problem(path, f"given {shown(name)}, which is a package; valid: {valid}")
     else:
         yield Problem(path, with_valid(_lack(name, folder, "file"), valid))
+
+
+def _kernels(name: str, folder: FilePath) -> str:
+    """What is wrong with a path into /proc, /sys and the like; empty for any other. Its content would be
+    another one in each process, and may be another process's secret."""
+    way = kernel_way(folder / name)
+    return f"given {shown(name)}, which leads into {way}, whose files the kernel makes up" if way else ""
 
 
 def _lack(name: str, folder: FilePath, wanted: str) -> str:
@@ -377,6 +391,8 @@ def _image(image: str, folder: FilePath | None) -> Iterator[Problem]:
             near = f"; did you mean {shown(name)}?" if _REFERENCE.fullmatch(name) else ""
             valid = "a folder with a Dockerfile, relative to this file, or an image such as ghcr.io/me/it:tag"
             yield Problem(("image",), with_valid(f"given {shown(image)}{near}", valid))
+    elif folder is not None and (kernels := _kernels(image, folder)):
+        yield Problem(("image",), with_valid(kernels, "a folder with a Dockerfile, or an image's name"))
     elif folder is not None and not _is_file(local / "Dockerfile"):
         lack = f"given {shown(image)}, which has no Dockerfile"
         lack = lack if _is_folder(local) else _lack(image, folder, "folder")

@@ -322,10 +322,12 @@ def _notebook_mistake(words: Sequence[str], path: str, source: Path) -> str | No
     if not _exists(source / path):
         return f"{path} is not in the source folder {source}{_similar(source, path)}"
     try:
-        with (source / path).open("rb") as stream:
+        with open_own(source / path) as stream:
             parameters = Notebook.parse(stream.read(NOTEBOOK_BYTES_MAX)).parameters
         if parameters is not None:
             notebook.given(words[1:], parameters)
+    except InputError as error:
+        return str(error)
     except OSError as error:
         return f"{path} cannot be read ({error.strerror})"
     except ValueError as error:

@@ -79,5 +79,28 @@ def test_a_submit_that_records_nothing_asks_no_index(user: Caller) -> None:
         assert "not locked" not in user("submit", job, code=code, **settings).err
 
 
+def test_nothing_of_a_file_that_is_no_list_of_requirements_is_shown_kept_or_asked(user: Caller) -> None:
+    """Neither by the message nor by JSON, also through -r; and no index is asked for its words."""
+    (user.folder / "accounts").write_text("user1:x:1000:Private Words\nuser2:x:1001\n")
+    job = job_that_needs(user, "greeting\n-r accounts\n")
+    for words in (("submit", job), ("submit", job, "--json"), ("plan", job), ("rehearse", job)):
+        settings = {"PIP_INDEX_URL": NOWHERE, "PIP_NO_INDEX": "0", "PIP_CONFIG_FILE": os.devnull}
+        answer = user(*words, code=2, **settings)
+        assert f"{user.folder / 'accounts'}:1 is neither a requirement" in answer.out + answer.err
+        assert "user1" not in answer.out + answer.err
+        assert "not locked" not in answer.err
+    for path in user.home.rglob("*"):
+        assert not path.is_file() or b"Private" not in path.read_bytes()
+
+
+def test_a_list_from_powershell_is_locked(user: Caller, tmp_path: Path) -> None:
+    job = job_that_needs(user, "")
+    (user.folder / "requirements.txt").write_bytes("greeting==1.0\r\n".encode("utf-16"))
+    with package_index(tmp_path / "index") as index:
+        answer = asking(user, index.address, "plan", job)
+    assert ".orchestrator/requirements.txt, locked" in answer.out
+    assert answer.err == ""
+
+
 def test_a_job_without_requirements_asks_no_index(user: Caller) -> None:
     assert asking(user, NOWHERE, "plan", user.job()).err == ""
