@@ -80,7 +80,8 @@ class Counts:
     next_fire: float | None
 
 
-_SUMMARIES = select(*(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c))
+_SHOWN = tuple(runs.c[field.name] for field in fields(RunSummary) if field.name in runs.c)
+_SUMMARIES = select(*_SHOWN, runs.c.live, runs.c.closed_at)  # only to say whether they are damaged
 _SORTED = sorted(PHASES)
 # Damaged values sort before, after or between the good ones, where the indexes find them.
 _PHASE_DAMAGED = or_(
@@ -362,7 +363,7 @@ def _decoded(text: str) -> RunRecord:
 
 def _summary(row: Any) -> RunSummary:
     """The columns are the fields of RunSummary, in their order."""
-    run, name, phase, *rest = row
+    run, name, phase, *rest = row[: len(_SHOWN)]
     wrong = damage(row)
     if not wrong:
         return RunSummary(run, name, Phase(phase), *rest)
