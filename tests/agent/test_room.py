@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,10 @@ def ended(committer: Committer) -> list[Committed | NotCommitted]:
     committer.join(60.0)
     assert committer.bug is None
     return list(committer.news)
+
+
+def is_told(stay: Stay, text: str) -> bool:
+    return text in stay.log()
 
 
 def committed(committer: Committer) -> list[int]:
@@ -271,7 +276,7 @@ def test_watched_saves_and_outputs_that_do_not_fit_are_named_with_their_sizes(
             (3, "40.0 MB do not fit"),
         ):
             told = f"'ckpt_{step}.bin' is not taken as a checkpoint: {why}"
-            wait_until(lambda told=told: told in stay.log(), told)
+            wait_until(partial(is_told, stay, told), told)
             (stay.root / "work" / "source" / f"heard_{step}").touch()
         assert stay.end().outcome is Outcome.COMPLETED
         assert [each.ref.step for each in stay.manifests()] == [4]
