@@ -16,6 +16,7 @@ from orchestrator.core import notebook
 from orchestrator.core.order import Outcome, Result
 from orchestrator.session.committing import Unfit
 
+_NAMED_MAX = 3
 # The others go on elsewhere, from their checkpoints.
 _OVER = frozenset({
     Outcome.COMPLETED, Outcome.CRASHED, Outcome.STALLED, Outcome.OUT_OF_MEMORY, Outcome.DIVERGED,
@@ -70,5 +71,5 @@ def _keep(monitor: Monitor, gathered: Gathered, step: int, over: threading.Event
     if gathered.left:
         notes.append(gathered.left)
     if left:
-        more = f" and {len(left) - 1} more" if len(left) > 1 else ""
-        notes.append(f"an output could not be kept: {left[0]}{more}")
+        more = f" and {len(left) - _NAMED_MAX} more" if len(left) > _NAMED_MAX else ""
+        notes.append(f"not kept of the outputs: {'; '.join(left[-_NAMED_MAX:])}{more}")

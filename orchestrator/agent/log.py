@@ -13,7 +13,7 @@ from typing import IO
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
-from orchestrator.files import append
+from orchestrator.files import append, check_room
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
@@ -89,6 +89,7 @@ class Log:
 
     def _put(self, piece: bytes) -> None:
         try:
+            check_room(self._folder, len(piece))
             append(self._folder / f"{self._number:06d}.log", piece)
         except OSError:
             self.lost += len(piece)

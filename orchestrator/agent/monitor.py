@@ -70,8 +70,8 @@ class Monitor:
         self._uplink = uplink
         self._backlog = Backlog()
         self.committed: int | None = None
-        self._saved: set[str] = set()  # the folders that were committed, by name
-        self.unpublished = ""
+        self._saved: set[str] = set()  # the folders that were committed, or never come home, by name
+        self.unpublished, self._unpublished_step = "", -1
         self._refused = False  # that checkpoint was not fit, so another try would not help
         self.outbox = Outbox(
             folder, order, incarnation, environment, self.clock, settings.part_bytes, log.mask
@@ -133,7 +133,7 @@ class Monitor:
 
     def is_saved(self, path: str) -> bool:
         """Whether a file with this path among the outputs is part of a checkpoint: of what is watched for, or
-        of a step that is committed and was saved once more."""
+        of a step that is committed and was saved once more. What is almost all holes is no output, either."""
         name = path.removeprefix(f"{CHECKPOINTS}/")
         in_checkpoints = name != path
         if in_checkpoints and name.split("/")[0] in self._saved:
@@ -185,9 +185,8 @@ class Monitor:
         self._await(self.committer)
         self._look()
         self._scan(last=True)
-        if self.committer.is_alive():
-            self.unpublished = "the last checkpoint could not be committed in time"
-            self._refused = False
+        if self.committer.is_alive() and self._awaits_newer():
+            self.unpublished, self._refused = "the last checkpoint could not be committed in time", False
         ending = Ending(
             exit_code=exit_code,
             stop=self._stop,
@@ -214,6 +213,12 @@ class Monitor:
             self.incarnation, outcome, exit_code, step, message, ending.tail, self.progress.step,
             self.log.mask.text(why.error), why.hopeless,
         )  # fmt: skip
+
+    def _awaits_newer(self) -> bool:
+        """Whether something newer was saved than what was committed last."""
+        watched = None if self._watcher is None else self._watcher.taken[0]
+        steps = [step for step, _ in self._offered] if watched is None else [watched]
+        return max(steps, default=-1) > (-1 if self.committed is None else self.committed)
 
     def _saved_since(self) -> bool:
         """Whether what was committed last was saved after the training was asked to leave."""
@@ -288,14 +293,18 @@ class Monitor:
 
     def _hear(self, news: Committed | NotCommitted) -> None:
         if isinstance(news, NotCommitted):
-            after = "it will be retried" if news.again else "it was given up"
-            self.unpublished = f"the checkpoint of step {news.step} was not committed: {news.reason}"
-            self._refused = news.unfit
-            self.warn(f"{self.unpublished}; {after}")
+            after = "it is tried again until newer ones replace it" if news.again else "it was given up"
+            told = f"the checkpoint of step {news.step} was not committed: {news.reason}"
+            self.warn(f"{told}; {after}")
+            if news.hollow:
+                self._saved.add(f"step-{news.step}")
+            if news.step > max(-1 if self.committed is None else self.committed, self._unpublished_step - 1):
+                self.unpublished, self._unpublished_step, self._refused = told, news.step, news.unfit
             return
         manifest = news.manifest
         self._alive_at = self.clock.monotonic()
-        self.unpublished = ""
+        if manifest.ref.step >= self._unpublished_step:
+            self.unpublished, self._unpublished_step = "", -1
         self.costs = self.costs.published(news.seconds)
         self._commits += 1
         self._saved.add(f"step-{manifest.ref.step}")

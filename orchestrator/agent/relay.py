@@ -1,7 +1,7 @@
 """Copies the command's progress reports into the outbox, without the secrets.
 
-Limits how much it reads at a time and in total. A full disk costs lines. Decides nothing, and does not parse
-the lines: `progress` does.
+Limits how much it reads at a time and in total, and waits for room on the disk. Decides nothing, and does not
+parse the lines: `progress` does.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ class Relay:
             with files.opened(self._source.parent, self._source.name) as file:
                 if file is None:
                     return b""
-                if file.seek(0, 2) < self._offset:
+                size = file.seek(0, 2)
+                if size < self._offset:
                     self._offset = 0
+                wanted = min(size - self._offset, _READ_BYTES, self._left)
+                files.check_room(self._target.parent, wanted)
                 file.seek(self._offset)
-                data = file.read(min(_READ_BYTES, self._left))
-        except (OSError, Odd):  # a link, a pipe or a device, which the command may have put there
+                data = file.read(wanted)
+        except (OSError, Odd):  # no room; or a link, a pipe or a device, which the command may have put there
             return b""
         self._offset += len(data)
         self._left -= len(data)

@@ -19,6 +19,7 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.errors import CorruptCheckpoint
+from orchestrator.files import check_room
 from orchestrator.session.layout import BLOBS, manifest_path
 
 _CHUNK = 1024 * 1024
@@ -85,12 +86,14 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> None:
 def lay_out_resume(folder: Folder, order: Order) -> Path | None:
     """Copies the staged checkpoint to work/resume/step-<n>, and verifies it in the same pass.
 
-    Returns the folder, or None where the order does not resume. Raises CorruptCheckpoint.
+    Returns the folder, or None where the order does not resume. Raises CorruptCheckpoint, and Lack if it
+    does not fit.
     """
     if order.resume is None:
         return None
     manifest = _staged_manifest(folder, order.resume, order)
     target = folder.work / "resume" / f"step-{manifest.ref.step}"
+    check_room(folder.work, manifest.size, len(manifest.files))
     for entry in manifest.files:
         _assemble(folder.staged / BLOBS, manifest, entry, target / entry.path)
     return target

@@ -36,7 +36,7 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import NO_ROOM, room_text
+from orchestrator.files import NO_ROOM, Lack, room_text
 from orchestrator.interpreters import Interpreter
 from orchestrator.session.layout import LOG
 
@@ -328,8 +328,9 @@ class Session:
         except CorruptCheckpoint as error:
             raise Over(Outcome.LOST, f"staged checkpoint corrupt: {error}") from error
         except OSError as error:
-            full = f"; {room_text(self.folder.work)} is full" if error.errno in NO_ROOM else ""
-            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {error}{full}") from error
+            full = error.errno in NO_ROOM and not isinstance(error, Lack)
+            why = f"{error}; {room_text(self.folder.work)} is full" if full else error.strerror or str(error)
+            raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {why}") from error
 
     def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:
         """Does the work in a thread while the heartbeat goes on. A stop or the budget's end interrupts it."""

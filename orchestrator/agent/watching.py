@@ -7,7 +7,9 @@ never knows how it is resumed.
 
 from __future__ import annotations
 
+import errno
 import filecmp
+import os
 import re
 import shutil
 import threading
@@ -22,12 +24,13 @@ from orchestrator.agent.wholeness import is_being_written, is_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
-from orchestrator.files import copy_file
+from orchestrator.files import Lack, check_room, copy_file, holes, link, opened
 
 # A folder is written file by file, with nothing open in between. Until one has shown which files there are,
 # it must not have changed for so many times as long.
 _FOLDER_FACTOR = 10
-_PAUSE_FACTOR = 10  # after a copy that failed, for so many times as long
+_PAUSE_FACTOR = 10  # after a copy that failed, for so many times as long; doubles with the next one
+_PAUSE_SECONDS_MAX = 600.0
 _YOUNG_SECONDS = 0.01  # a tick of the kernel's clock: within it, a file may change without a trace
 _RESTLESS_FACTOR = 5  # a file that changed for so many times as long without being still
 _COPIES_MAX = 5  # of a file that changes while it is copied
@@ -73,6 +76,7 @@ class Watcher(threading.Thread):
         self._taken_at: float | None = None
         self.taken: tuple[int | None, float] = (None, 0.0)
         self._paused_until = 0.0
+        self._failures = self._failed_size = 0  # copies in a row that failed, and the size of the last one
         self._told: set[str] = set()
         self.found = 0
         self.behind: int | None = None  # a step that was saved although the session resumed a later one
@@ -106,7 +110,7 @@ class Watcher(threading.Thread):
     def _look(self) -> None:
         now = self._clock.monotonic()
         new, every = self._new(), self._every()
-        if now < self._paused_until or (self._taken_at is not None and now - self._taken_at < every):
+        if self._taken_at is not None and now - self._taken_at < every:
             return
         if every <= 0.0:
             for number, each in enumerate(new, 1):
@@ -193,13 +197,16 @@ class Watcher(threading.Thread):
 
     def _take(self, each: Candidate) -> bool:
         step = self._step(each.saved)
-        if self._is_part(each, step):
+        if self._is_part(each, step) or self._is_paused(each):
             return False
         draft = self._copies / ".tmp-copy"
         try:
-            if not self._has_room(each):
+            if self._is_hollow(each):
                 return False
-            signature = self._copy(each, draft)
+            fits = self._fits(each)
+            if not fits and not self._over.is_set():
+                return False
+            signature = self._copy(each, draft, linked=not fits)
             if not signature:
                 return False
             target = self._place() / f"step-{step}"
@@ -207,8 +214,10 @@ class Watcher(threading.Thread):
         except FileNotFoundError:
             return False  # the script has removed it
         except OSError as error:
-            pause = max(self._every(), _PAUSE_FACTOR * self._settle)  # the disk may be full
-            self._paused_until = self._clock.monotonic() + pause
+            self._failures += 1  # the disk may be full, and each try fills it again
+            self._failed_size = each.size
+            pause = min(_PAUSE_FACTOR * self._settle * 2.0 ** (self._failures - 1), _PAUSE_SECONDS_MAX)
+            self._paused_until = self._clock.monotonic() + max(self._every(), pause)
             self._refuse(each, f"could not be copied: {error.strerror or error}")
             return False
         finally:
@@ -217,8 +226,9 @@ class Watcher(threading.Thread):
         self._offer(target)
         return True
 
-    def _copy(self, each: Candidate, draft: Path) -> Signature:
-        """What was copied; empty if it changed meanwhile. Raises OSError.
+    def _copy(self, each: Candidate, draft: Path, *, linked: bool) -> Signature:
+        """What was copied; empty if it changed meanwhile. Raises OSError. `linked`: the script has ended, and
+        there is no room for a copy.
 
         A script may overwrite its one file more often than anybody can look at it. If the copy says by itself
         that it is whole, then it is, whatever the file was when it was looked at first.
@@ -232,12 +242,20 @@ class Watcher(threading.Thread):
             shutil.rmtree(draft, ignore_errors=True)
             for name, size, *_ in before:
                 (draft / name).parent.mkdir(parents=True, exist_ok=True)
-                copy_file(self._root / name, draft / name, bytes_max=size)
+                if linked:
+                    self._link(name, draft / name)
+                else:
+                    copy_file(self._root / name, draft / name, bytes_max=size)
             if before != each.signature and not (each.is_file and is_whole(draft / each.path)):
                 break
             if signed(self._root, path) == (before, "") and not (young and self._differs(before, draft)):
                 return before
         return ()
+
+    def _link(self, name: str, target: Path) -> None:
+        with opened(self._root, name) as file:
+            if file is None or not link(file, target):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), name)
 
     def _differs(self, signature: Signature, draft: Path) -> bool:
         """Whether a copy is not what is there now, although sizes and times are the same."""
@@ -255,12 +273,28 @@ class Watcher(threading.Thread):
         place.mkdir(parents=True)
         return place
 
-    def _has_room(self, each: Candidate) -> bool:
-        if each.size <= shutil.disk_usage(self._copies).free:
-            return True
-        size = bounds.size_text(each.size)  # and not what is free: a text that changes would be told again
-        self._refuse(each, f"is not taken as a checkpoint: the disk has no room for a copy of {size}")
-        return False
+    def _is_paused(self, each: Candidate) -> bool:
+        """Whether a copy as large as this one has just failed."""
+        paused = not self._over.is_set() and self._clock.monotonic() < self._paused_until
+        return paused and each.size >= self._failed_size
+
+    def _is_hollow(self, each: Candidate) -> bool:
+        why = holes(self._root, {name: (self._root / name).lstat() for name, *_ in each.signature})
+        if why:
+            self._warn(f"{each.path!a} is not taken as a checkpoint: {why}", f"{each.path} is hollow")
+        return bool(why)
+
+    def _fits(self, each: Candidate) -> bool:
+        """Whether a copy may be begun. Files that are stored in parts take as much again when committed."""
+        parted = sum(size for _, size, *_ in each.signature if size > bounds.PART_BYTES_MAX)
+        try:
+            check_room(self._copies, each.size + parted, 2 * len(each.signature))
+        except Lack as lack:
+            if not self._over.is_set():
+                why = f"is not taken as a checkpoint: {lack.strerror}: free some there, and it is taken"
+                self._refuse(each, why, "room")
+            return False
+        return True
 
     def _is_part(self, each: Candidate, step: int) -> bool:
         """Whether there is something else of the same step: the checkpoint may need both."""
@@ -284,7 +318,7 @@ class Watcher(threading.Thread):
     def _note(self, each: Candidate, step: int, signature: Signature) -> None:
         self._taken[each.path] = signature
         self._refused.discard(each.path)
-        self._taken_at = self._clock.monotonic()
+        self._taken_at, self._failures = self._clock.monotonic(), 0
         self.taken = step, changed_ns(signature) / 1e9
         if each.saved != Saved(None, None):
             self._steps[step] = each.path
@@ -303,13 +337,14 @@ class Watcher(threading.Thread):
             return saved.epoch
         return max((self._newest or 0) + 1, self._reached() or 0)
 
-    def _refuse(self, each: Candidate, why: str) -> None:
+    def _refuse(self, each: Candidate, why: str, key: str = "") -> None:
         self._refused.add(each.path)
-        self._warn(f"{each.path!a} {why}")
+        self._warn(f"{each.path!a} {why}", f"{each.path} {key}" if key else "")
 
-    def _warn(self, text: str) -> None:
-        if text not in self._told and len(self._told) < bounds.WARNINGS_MAX:
-            self._told.add(text)
+    def _warn(self, text: str, key: str = "") -> None:
+        """Once. `key`: what stays the same while the text changes."""
+        if (key or text) not in self._told and len(self._told) < bounds.WARNINGS_MAX:
+            self._told.add(key or text)
             self.warnings.append(text)
 
 

@@ -60,6 +60,14 @@ LISTED_MAX = 100_000  # names in one folder
 SPARSE_BYTES_MIN = 1 * GIB  # a smaller file or checkpoint may be all holes
 SPARSE_SHARE_MAX = 64  # bytes of size per byte on disk
 
+# --- What we write on a disk that others use --------------------------------------------------------------
+
+# Of the bytes and of the inodes of a disk, this much stays free, whoever needs it: a training first of all.
+RESERVE_SHARE = 20  # 1 / 20 of the disk
+RESERVE_BYTES_MAX = 1 * GIB
+RESERVE_FILES_MAX = 10_000
+RESERVE_TIMES = 8  # no more than so many times what is written: small files fill no disk
+
 # --- Files that grow --------------------------------------------------------------------------------------
 
 LOG_SEGMENT_BYTES_MAX = 16 * MIB
@@ -179,6 +187,9 @@ TABLE: tuple[tuple[str, str, str], ...] = (
     ("holes in a checkpoint or in progress.jsonl",
      f"from {size_text(SPARSE_BYTES_MIN)} on: at least 1 byte on disk per {SPARSE_SHARE_MAX} bytes of size",
      "not read, and a note says so"),
+    ("what we write on a disk", "what is free, less 1/" f"{RESERVE_SHARE} of the disk (at most "
+     f"{size_text(RESERVE_BYTES_MAX)}, and {RESERVE_TIMES} times its own size)",
+     "it is not begun, and a note names its size and the disk ([a full disk](home.md#a-full-disk))"),
     ("a log segment", size_text(LOG_SEGMENT_BYTES_MAX), "the rest stays where it is, and a note says so"),
     ("log in one collect",
      f"{size_text(COLLECT_LOG_BYTES_MAX)}, {COLLECT_LOG_SEGMENTS_MAX:,} segments",

@@ -30,6 +30,7 @@ PLATFORMS_DOING = frozenset({Outcome.LOST})  # the job is not to blame, so the r
 # What a command, its framework or our agent says on a full disk.
 _NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|disk is full|free\) is full"
+    r"|do not fit on the disk"
 )
 RELEASE = "`orchestrator release` tries again"
 

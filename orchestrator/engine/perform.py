@@ -53,7 +53,7 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import NO_ROOM, room_text, set_aside, write_whole
+from orchestrator.files import NO_ROOM, Lack, room_text, set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
@@ -203,6 +203,8 @@ def _reported(action: Action, backends: Backends) -> Report:
 
 
 def _disk_text(error: OSError) -> str:
+    if isinstance(error, Lack):
+        return f"{error.strerror}: free some there (`orchestrator prune` and `orchestrator rm` can help)"
     where = error.filename or "no file"
     if error.errno in _FULL:
         disk = room_text(Path(os.fsdecode(where))) if error.filename else "this machine's disk"
@@ -376,7 +378,7 @@ def _find_resume(action: Prepare, store: Store, staged: Path | None) -> Failed |
     assert order.resume is not None
     try:
         if staged is not None:
-            stored.fetch(store, order.run, order.resume, staged, order.resume_sha256)
+            stored.fetch(store, order.run, order.resume, staged, order.resume_sha256, spare=True)
         elif action.thorough:
             stored.verify(store, order.run, order.resume, order.resume_sha256)
         else:

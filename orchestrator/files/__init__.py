@@ -37,17 +37,29 @@ from orchestrator.files.reading import (
     read_small,
 )
 from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
-from orchestrator.files.room import NO_ROOM, disk_of, free_bytes, in_memory, is_full, room_text
+from orchestrator.files.room import (
+    NO_ROOM,
+    Lack,
+    check_room,
+    disk_of,
+    free_bytes,
+    holes,
+    in_memory,
+    is_full,
+    room_text,
+)
 
 __all__ = [
     "NO_ROOM",
     "PLAIN",
     "PREFIX",
     "Draft",
+    "Lack",
     "Odd",
     "allow",
     "allow_file",
     "append",
+    "check_room",
     "copy",
     "copy_file",
     "copy_open",
@@ -59,6 +71,7 @@ __all__ = [
     "free_bytes",
     "frozen_mode",
     "held_folder",
+    "holes",
     "in_memory",
     "is_full",
     "is_locked",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import IO
 
 from orchestrator.files.opening import PLAIN
+from orchestrator.files.room import check_room
 from orchestrator.shut import is_shut
 
 _CHUNK_BYTES = 1 << 20
@@ -48,10 +49,13 @@ def copy_file(
 
 
 def copy_open(reading: int, target: Path, size: int, mode: int = 0o600) -> None:
-    """Copies the first `size` bytes of an open file to a new file, like `copy_file`."""
+    """Copies the first `size` bytes of an open file to a new file, like `copy_file`. Raises Lack if it does
+    not fit beside what stays free for others."""
     writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, mode)
     try:
-        _fill(reading, writing, size)
+        if not _shared(reading, writing, size):
+            check_room(target.parent, size)
+            _fill(reading, writing, size)
     except OSError:
         target.unlink()
         raise
@@ -59,12 +63,17 @@ def copy_open(reading: int, target: Path, size: int, mode: int = 0o600) -> None:
         os.close(writing)
 
 
-def _fill(reading: int, writing: int, size: int) -> None:
+def _shared(reading: int, writing: int, size: int) -> bool:
+    """Has the copy share the blocks of the file, which costs nothing. False if the file system cannot."""
     with contextlib.suppress(OSError):
         fcntl.ioctl(writing, _FICLONE, reading)
         if os.fstat(writing).st_size > size:  # it has grown since
             os.ftruncate(writing, size)
-        return
+        return True
+    return False
+
+
+def _fill(reading: int, writing: int, size: int) -> None:
     left = size
     while left and (count := _move(reading, writing, min(left, _CHUNK_BYTES))):
         left -= count

@@ -1,17 +1,72 @@
-"""Which disk a path lies on, and how much room it has: for messages about a full one.
+"""Which disk a path lies on, how much room it has, and whether what we would write there fits.
 
-Standard library only. Asks the file system and changes nothing.
+The one place where that is judged: before a byte is hashed or copied, and so that a reserve stays free for
+the training on that disk (`orchestrator.core.bounds` has the figures). Standard library only. Asks the file
+system and changes nothing.
 """
 
 from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Mapping
 from pathlib import Path
+
+from orchestrator.core import bounds
+from orchestrator.files.reading import Odd, is_sparse, on_disk, opened
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_BYTES = 1 << 20
 _MEMORY = frozenset({"tmpfs", "ramfs"})
+
+
+class Lack(OSError):
+    """What was to be written does not fit. Not a byte of it was written."""
+
+    def __init__(self, text: str, folder: Path) -> None:
+        super().__init__(errno.ENOSPC, text, str(folder))
+
+
+def check_room(folder: Path, size: int, files: int = 1) -> None:
+    """Raises Lack if so many more bytes in so many new files do not fit on the folder's disk beside the
+    reserve. Says nothing about a disk that tells no size, nor about the quota of a user: only a write finds
+    that out."""
+    found = os.statvfs(folder)
+    free = found.f_bavail * found.f_frsize
+    kept = _reserve(found.f_blocks * found.f_frsize, size, bounds.RESERVE_BYTES_MAX)
+    if found.f_blocks and size + kept > free:
+        stays = f", of which {_size(kept)} stay free" if kept else ""
+        disk = disk_of(folder) or folder
+        raise Lack(f"{_size(size)} do not fit on the disk {disk} ({_size(free)} free{stays})", folder)
+    if found.f_files and files + _reserve(found.f_files, files, bounds.RESERVE_FILES_MAX) > found.f_favail:
+        raise Lack(
+            f"{files:,} more files do not fit on the disk {disk_of(folder) or folder} ({found.f_favail:,} "
+            "inodes free)",
+            folder,
+        )
+
+
+def _reserve(total: int, wanted: int, most: int) -> int:
+    return min(total // bounds.RESERVE_SHARE, most, wanted * bounds.RESERVE_TIMES)
+
+
+def holes(root: Path, found: Mapping[str, os.stat_result]) -> str:
+    """Why these files below `root` are not worth reading: together they are almost only holes. Empty if they
+    are not. The blocks of a file may be counted late, or never, so the file system must name a hole, too."""
+    size, used = sum(each.st_size for each in found.values()), sum(map(on_disk, found.values()))
+    if not is_sparse(size, used) or not any(_has_hole(root, name) for name in found):
+        return ""
+    return f"it is {_size(size)}, of which only {_size(used)} are on the disk: it is almost all holes"
+
+
+def _has_hole(root: Path, name: str) -> bool:
+    try:
+        with opened(root, name) as file:
+            if file is None:
+                return False
+            return os.lseek(file.fileno(), 0, os.SEEK_HOLE) < os.fstat(file.fileno()).st_size
+    except (OSError, Odd):
+        return False
 
 
 def disk_of(path: Path) -> Path | None:

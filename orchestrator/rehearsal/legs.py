@@ -150,8 +150,10 @@ class Ground:
         into.mkdir(parents=True, exist_ok=True)
         outbox = self.platform.open(order.session)
         said = saying.said(outbox)
-        while collect(outbox, into, last=True).more:
+        while (found := collect(outbox, into, last=True)).more:
             pass
+        if found.lack is not None:
+            raise found.lack
         manifests = _manifests(into)
         kept = [each for each in manifests if each.ref.outputs]
         warnings = () if said.status is None else said.status.warnings

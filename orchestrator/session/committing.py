@@ -1,7 +1,8 @@
 """The agent's side of the outbox: commits checkpoints, manifest last, and removes superseded ones.
 
 A commit can fail at any point (for example on a full disk) and be tried again. A checkpoint exists only once
-its manifest does; earlier checkpoints stay. Knows nothing about the training's process.
+its manifest does; earlier checkpoints stay. What does not fit on the disk, or is almost all holes, is refused
+before any of it is read. Knows nothing about the training's process.
 """
 
 from __future__ import annotations
@@ -41,10 +42,16 @@ from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, Layout
 
 _SAVED = re.compile(r"step-(\d{1,19})")
 _CHUNK = 1024 * 1024
+_FILES = 4  # a manifest, its folder and their drafts
+_PIECE_BYTES_MIN = 4 * _CHUNK
 
 
 class Unfit(Exception):
     """What the command saved can never be a checkpoint. Trying again does not help."""
+
+
+class Hollow(Unfit):
+    """It is almost all holes."""
 
 
 class Outbox:
@@ -70,11 +77,13 @@ class Outbox:
         self._blobs = folder.outbox / BLOBS
         self.manifests: tuple[Manifest, ...] = ()
 
-    def commit(self, saved: Path) -> Manifest | None:
+    def commit(self, saved: Path, *, last: bool = False) -> Manifest | None:
         """Moves a saved `step-<n>` folder into the outbox and applies retention.
 
-        None if a checkpoint of this step was committed before: it is immutable, and the copy is dropped.
-        Raises Unfit, or OSError, after which the same call may succeed later.
+        None if a checkpoint of this step was committed before (it is immutable), or if newer ones supersede
+        it already: then it is dropped. Raises Unfit, or OSError, after which the same call may succeed later:
+        Lack if it does not fit beside the reserve, and then nothing of it was read. `last`: the command has
+        ended, and what does not fit now is lost. Then such a save is moved piece by piece.
         """
         step = step_of(saved)
         if step is None:
@@ -82,11 +91,12 @@ class Outbox:
         if bounds.step(step) is None:
             raise Unfit(f"the step of {saved.name} is larger than 2⁶³ − 1")
         ref = CheckpointRef(step, self._order.generation, self._incarnation)
-        if any(manifest.ref == ref for manifest in self.manifests):
+        if any(manifest.ref == ref for manifest in self.manifests) or self.supersede(saved):
             remove(saved)
             return None
         try:
-            manifest = self._manifest(ref, self._stored(saved), _metrics(saved, self._mask), _said(saved))
+            stored = self._stored(saved, last=last)
+            manifest = self._manifest(ref, stored, _metrics(saved, self._mask), _said(saved))
             self._put(manifest)
         except BaseException:
             self._drop_unreferenced()  # links into `saved` would keep its disk space in use
@@ -96,8 +106,21 @@ class Outbox:
         self._retain()
         return manifest
 
+    def supersede(self, saved: Path, newer: Iterable[Path] = ()) -> bool:
+        """Whether retention would remove this save at once, because of what was committed and of these."""
+        found = [self._as_committed(each) for each in (saved, *newer)]
+        known = [*self._committed(), *(each for each in found if each is not None)]
+        return found[0] is not None and found[0] in self._superseded(known)
+
+    def _as_committed(self, saved: Path) -> Accepted | None:
+        step = bounds.step(step_of(saved))
+        if step is None:
+            return None
+        ref = CheckpointRef(step, self._order.generation, self._incarnation)
+        return Accepted(ref, 0, _metrics(saved, self._mask))
+
     def keep(
-        self, step: int, files: Iterable[tuple[Path, str, str]], goes_on: Callable[[], bool] = lambda: True
+        self, step: int, found: Iterable[tuple[Path, str, str]], goes_on: Callable[[], bool] = lambda: True
     ) -> tuple[Manifest | None, tuple[str, ...]]:
         """Stores files as the session's outputs: (folder, name in it, path for people). Call it once, after
         the last commit. It is cut short when `goes_on` says so.
@@ -109,18 +132,24 @@ class Outbox:
         entries: list[FileEntry] = []
         left: list[str] = []
         try:
-            for root, name, path in files:
+            for root, name, path in found:
                 if not goes_on():
                     left.append(f"{path!a} and what comes after it: there was no time left")
                     break
                 try:
                     if not is_fit_name(path):
                         raise Unfit("its name cannot be stored")
+                    self._judge(root, [name])
                     entries.append(replace(self._store(root, name), path=path))
                 except Unfit as error:
                     left.append(f"{path!a}: {error}")
-                except (PermissionError, FileNotFoundError) as error:  # of this file; a full disk ends it all
+                except (PermissionError, FileNotFoundError, files.Lack) as error:  # of this file alone
                     left.append(f"{path!a}: {error.strerror}")
+                except OSError as error:
+                    if error.errno not in files.NO_ROOM:
+                        raise
+                    left.append(f"{path!a} and what comes after it: {error.strerror}")
+                    break
             if not entries:
                 return None, tuple(left)
             manifest = self._manifest(ref, tuple(sorted(entries, key=lambda each: each.path)), {}, {})
@@ -140,11 +169,59 @@ class Outbox:
         write_whole(target / MANIFEST, encoded)
         sync_folder(target.parent)
 
-    def _stored(self, saved: Path) -> tuple[FileEntry, ...]:
-        stored = tuple(self._store(saved, name) for name in _contents(saved))
-        if not stored:
+    def _stored(self, saved: Path, *, last: bool) -> tuple[FileEntry, ...]:
+        names = list(_contents(saved))
+        if not names:
             raise Unfit(f"{saved.name} is empty")
-        return stored
+        try:
+            self._judge(saved, names)
+        except files.Lack:
+            free = files.free_bytes(self._blobs)
+            if not (last and _is_alone(saved, names)) or (free is not None and free < 2 * _PIECE_BYTES_MIN):
+                raise
+            return self._moved(saved, names)
+        return tuple(self._store(saved, name) for name in names)
+
+    def _judge(self, root: Path, names: Iterable[str]) -> None:
+        """Raises Unfit, Hollow or Lack before a byte of these files is read.
+
+        What is linked takes no room here. But its holes do where it goes next, and so they count.
+        """
+        found = {name: (root / name).lstat() for name in names}
+        size = sum(each.st_size for each in found.values())
+        if size > bounds.CHECKPOINT_BYTES_MAX:
+            raise Unfit(f"the checkpoint is larger than {bounds.size_text(bounds.CHECKPOINT_BYTES_MAX)}")
+        if hollow := files.holes(root, found):
+            raise Hollow(hollow)
+        device, part = self._blobs.stat().st_dev, self._part_bytes
+        there = parts = 0
+        for each in found.values():
+            if each.st_size <= part and each.st_dev == device:
+                there += min(each.st_size, files.on_disk(each))
+            else:
+                parts += -(-each.st_size // part)
+        files.check_room(self._blobs, size - there, parts + _FILES)
+
+    def _moved(self, saved: Path, names: Iterable[str]) -> tuple[FileEntry, ...]:
+        """Like `_store` for each, but frees what it has stored: only one piece at a time lies there twice."""
+        try:
+            return tuple(self._move(saved, name) for name in names)
+        except BaseException:
+            remove(saved)  # it is no longer whole, and nobody may take it for that
+            raise
+
+    def _move(self, saved: Path, name: str) -> FileEntry:
+        with _opened(saved, name) as file:
+            at = size = os.fstat(file.fileno()).st_size
+            parts: list[Part] = []
+            while at:
+                free = files.free_bytes(self._blobs)
+                piece = min(self._part_bytes, at, max(_PIECE_BYTES_MIN, at if free is None else free // 2))
+                file.seek(at - piece)
+                parts.append(self._slice(file, piece))
+                at -= piece
+                os.truncate(f"/proc/self/fd/{file.fileno()}", at)
+        return FileEntry(name, size, tuple(reversed(parts)))
 
     def _manifest(
         self,
@@ -173,7 +250,13 @@ class Outbox:
                 self._link(file, digest)
                 return FileEntry(name, size, (Part(digest, size),) if size else ())
             sizes = [min(self._part_bytes, size - at) for at in range(0, size, self._part_bytes)]
-            return FileEntry(name, size, tuple(self._slice(file, part) for part in sizes))
+            parts = []
+            for part in sizes:
+                files.check_room(self._blobs, part)  # others write there, too
+                parts.append(self._slice(file, part))
+            if file.read(1):
+                raise Unfit("a file of the checkpoint grew while it was committed")
+            return FileEntry(name, size, tuple(parts))
 
     def _link(self, file: FileIO, digest: str) -> None:
         """Makes the blob a hard link: nothing is copied, and a failed commit leaves the save complete."""
@@ -186,7 +269,9 @@ class Outbox:
             return
         if not linked:
             file.seek(0)
-            self._slice(file, os.fstat(file.fileno()).st_size)
+            size = os.fstat(file.fileno()).st_size
+            files.check_room(self._blobs, size)
+            self._slice(file, size)
 
     def _slice(self, file: IO[bytes], size: int) -> Part:
         """Copies the next `size` bytes into a blob."""
@@ -204,11 +289,7 @@ class Outbox:
 
     def _retain(self) -> None:
         """Removes superseded checkpoints: manifests first, then the blobs that no manifest names."""
-        keep = self._order.keep
-        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
-        known = [Accepted(m.ref, m.size, m.metrics) for m in self.manifests]
-        superseded = superseded_while_open(known, last=keep.last, best=best, pinned=frozenset())
-        gone = {c.name for c in superseded}
+        gone = {c.name for c in self._superseded(self._committed())}
         if not gone:
             return
         self.manifests = tuple(m for m in self.manifests if m.name not in gone)
@@ -218,6 +299,14 @@ class Outbox:
                 (folder / MANIFEST).unlink()
                 folder.rmdir()
         self._drop_unreferenced()
+
+    def _committed(self) -> list[Accepted]:
+        return [Accepted(each.ref, each.size, each.metrics) for each in self.manifests]
+
+    def _superseded(self, known: Iterable[Accepted]) -> tuple[Accepted, ...]:
+        keep = self._order.keep
+        best = None if keep.best is None else (keep.best.metric, keep.best.mode)
+        return superseded_while_open(known, last=keep.last, best=best, pinned=frozenset())
 
     def _drop_unreferenced(self) -> None:
         named = {sha256 for manifest in self.manifests for sha256 in manifest.blobs()}
@@ -263,6 +352,11 @@ def _opened(saved: Path, name: str) -> Iterator[FileIO]:
             yield file
     except Odd as odd:
         raise Unfit(f"{saved.name} cannot be committed: {odd}") from odd
+
+
+def _is_alone(saved: Path, names: Iterable[str]) -> bool:
+    """Whether no file of it has another name: the command's own file must not be cut short."""
+    return all((saved / name).lstat().st_nlink == 1 for name in names)
 
 
 def _digest(file: FileIO, size: int) -> str:

@@ -121,6 +121,7 @@ def _grow(outbox: Path, name: str, target: Path, total_max: int, left: int) -> t
         if found.st_size < have:
             have = 0
         wanted = max(0, min(found.st_size - have, total_max - have, left))
+        files.check_room(target.parent, wanted)
         try:
             source.seek(have)
             with target.open("r+b" if have else "wb") as writer:

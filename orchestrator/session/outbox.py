@@ -19,7 +19,16 @@ from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, Manifest, decode
 from orchestrator.errors import CorruptCheckpoint, Transient
-from orchestrator.files import Odd, copy_open, draft_folder, read_small, sync_folder, write_whole
+from orchestrator.files import (
+    NO_ROOM,
+    Odd,
+    check_room,
+    copy_open,
+    draft_folder,
+    read_small,
+    sync_folder,
+    write_whole,
+)
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST, WHOLE, blob_path, manifest_path
 from orchestrator.session.mirror import mirror
 
@@ -66,13 +75,14 @@ class Collected:
 
     `manifests`: those whose blobs are all here and verified, oldest first. `corrupt`: names of checkpoints
     that failed, each with its reason. `notes`: what was not copied because it was too large or malformed.
-    `more`: there is more to collect.
+    `more`: there is more to collect. `lack`: why the rest does not fit on this machine's disk.
     """
 
     manifests: tuple[Manifest, ...] = ()
     corrupt: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     more: bool = False
+    lack: OSError | None = None
 
 
 def collect(
@@ -83,13 +93,21 @@ def collect(
     last: bool = False,
     sync: bool = True,
     verify: bool = True,
+    copies: int = 1,
 ) -> Collected:
     """Copies checkpoints, then log, progress and status, and the result last. All of it is bounded and
-    incremental. `known`, `last`, `sync` and `verify` as in `bring`."""
-    found = bring(outbox, into, known, last=last, sync=sync, verify=verify)
-    told, more = listen(outbox, into)
+    incremental. `known`, `last`, `sync`, `verify` and `copies` as in `bring`."""
+    found = bring(outbox, into, known, last=last, sync=sync, verify=verify, copies=copies)
+    told: tuple[str, ...] = ()
+    more, lack = False, found.lack
+    try:
+        told, more = listen(outbox, into)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        lack = lack or error
     notes = tuple(dict.fromkeys((*found.notes, *told)))
-    return Collected(found.manifests, found.corrupt, notes, found.more or more)
+    return Collected(found.manifests, found.corrupt, notes, found.more or more, lack)
 
 
 def listen(outbox: Outbox, into: Path) -> tuple[tuple[str, ...], bool]:
@@ -121,6 +139,7 @@ def bring(
     last: bool = False,
     sync: bool = True,
     verify: bool = True,
+    copies: int = 1,
 ) -> Collected:
     """Copies a page of new checkpoints to `into`. Returns every checkpoint whose blobs are all there and
     verified.
@@ -130,7 +149,8 @@ def bring(
     before. Those are tried only a few times, and twice more in the `last` look. `more` says that some were
     not tried yet; in the last look also those that failed before. `sync=False` skips the fsyncs if `into`
     does not have to survive a power loss. `verify=False` only compares the sizes of blobs: for a caller that
-    passes them to a store, which verifies what it is sent.
+    passes them to a store, which verifies what it is sent. `copies`: how often what is copied will lie on
+    this disk for a while (0: they are links). What does not fit waits, and delays no other.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
     blobs.mkdir(parents=True, exist_ok=True)
@@ -150,13 +170,19 @@ def bring(
     ]
     manifests, corrupt = _brought_before(into, brought)
     waiting = (*fresh, *again)
+    lack: OSError | None = None
     size, looked, taken = 0, 0, 0
     for name in waiting:
         if taken >= bounds.COLLECT_CHECKPOINTS_MAX or size >= bounds.COLLECT_CHECKPOINT_BYTES_MAX:
             break
         looked += 1
         try:
-            manifest = _fetch(outbox, into, name, sync, verify)
+            manifest = _fetch(outbox, into, name, sync, verify, copies)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            lack = error
+            continue
         except CorruptCheckpoint as error:
             refuse(checkpoints / name)
             corrupt.append((name, error.reason))
@@ -169,7 +195,7 @@ def bring(
     cut = files.cut_short(there, "outbox/checkpoints")
     ordered = tuple(sorted(manifests, key=lambda manifest: manifest.name))
     more = looked < len(waiting if last else fresh)
-    return Collected(ordered, tuple(corrupt), (*cut, *notes), more)
+    return Collected(ordered, tuple(corrupt), (*cut, *notes), more, lack)
 
 
 def within_limit(names: set[str], known: int) -> tuple[list[str], tuple[str, ...]]:
@@ -229,13 +255,16 @@ def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[t
     return manifests, corrupt
 
 
-def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool) -> Manifest | None:
-    """Copies one new checkpoint: its blobs, then its manifest. None if it was superseded."""
+def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool, copies: int) -> Manifest | None:
+    """Copies one new checkpoint: its blobs, then its manifest. None if it was superseded. Raises Lack before
+    it copies anything that would not fit."""
     try:
         data = outbox.manifest(name)
         if data is None:
             return None
         manifest = decode(name, data)
+        missing = [size for sha256, size in manifest.blobs().items() if _size(into / BLOBS / sha256) != size]
+        check_room(into, copies * sum(missing), copies * len(missing) + 2)
         with draft_folder(into / BLOBS, 0o700) as draft:
             for sha256, size in manifest.blobs().items():
                 if _size(into / BLOBS / sha256) != size:

@@ -35,7 +35,7 @@ from orchestrator.errors import (
     SourceChanged,
     TooLarge,
 )
-from orchestrator.files import draft_folder, sweep, sync_folder, write_whole
+from orchestrator.files import check_room, draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.store import SHARED, Stat, Store, content, snapshot
 
@@ -176,9 +176,12 @@ def fetch(
     into: Path,
     sha256: str | None = None,
     came: Callable[[int], None] = lambda _: None,
+    *,
+    spare: bool = False,
 ) -> Manifest:
     """Fetches a checkpoint into a folder, in outbox layout. Verifies every blob; the manifest comes last.
     `sha256` is the accepted manifest's, as in `read`. `came` hears the size of each blob that was fetched.
+    `spare`: raises Lack, and fetches nothing, if it does not fit beside what stays free for others.
 
     Continues an interrupted fetch: valid blobs in the folder are not fetched again. Raises NotFound without a
     manifest, and CorruptCheckpoint if a blob is missing or damaged.
@@ -189,6 +192,8 @@ def fetch(
     for folder in (blobs, home):
         folder.mkdir(parents=True, exist_ok=True)
         sweep(folder)
+    if spare:
+        check_room(into, sum(manifest.blobs().values()), len(manifest.blobs()))
     for sha256, size in manifest.blobs().items():
         target = blobs / sha256
         if not _is_whole(target, sha256, size):

@@ -26,7 +26,7 @@ from orchestrator.errors import (
     SourceChanged,
     Transient,
 )
-from orchestrator.files import PLAIN, Draft, draft_file, room_text, sweep, sync_folder
+from orchestrator.files import PLAIN, Draft, Lack, check_room, draft_file, room_text, sweep, sync_folder
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
@@ -36,6 +36,9 @@ from orchestrator.user import expanded
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
+_FREE_SOME = (
+    "free space there (`orchestrator prune` and `orchestrator rm` can help), or configure another folder"
+)
 _LANDINGS_MAX = 100
 _REGISTERS = ".registers"  # no object's key begins like this
 
@@ -79,6 +82,7 @@ class FolderStore:
                     return
                 stream.seek(0)
             self._open()
+            check_room(self._root, os.fstat(stream.fileno()).st_size)
             with draft_file(self._root, SHARED) as draft:
                 self._check_source(key, hashed_copy(_as_it_is_now(stream), draft.fd), sha256)
                 draft.sync()
@@ -257,6 +261,9 @@ class FolderStore:
         """Turns the file system's errors into ours, by what the caller should do next."""
         try:
             yield
+        except Lack as lack:
+            message = f"{operation} {key}: the store is full: {lack.strerror}: {_FREE_SOME}"
+            raise QuotaExhausted(message, backend=self._name, operation=operation) from lack
         except OSError as error:
             kind, advice = self._meaning(error.errno)
             path = error.filename or self._root / key
@@ -267,8 +274,7 @@ class FolderStore:
         if code in _FULL:
             return (
                 QuotaExhausted,
-                f"; the store is full: {room_text(self._root)}: free space there (`orchestrator prune` and "
-                "`orchestrator rm` can help), or configure another folder",
+                f"; the store is full: {room_text(self._root)}: {_FREE_SOME}",
             )
         if code in _DENIED:
             return AccessDenied, "; give this user permission to read and write there"

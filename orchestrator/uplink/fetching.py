@@ -20,7 +20,7 @@ from orchestrator.errors import (
     OrchestratorError,
     Rejected,
 )
-from orchestrator.files import NO_ROOM, room_text
+from orchestrator.files import NO_ROOM, Lack, room_text
 from orchestrator.session.layout import STAGED, Layout
 from orchestrator.session.words import Word
 from orchestrator.stores import checkpoints as stored
@@ -77,8 +77,9 @@ class Fetcher:
         content = parcels.fetch(self.store, keys, self.parcel, scratch, self._heard)
         if order.resume is not None and not any(e.path.startswith(STAGED) for e in self.parcel.entries):
             stored.fetch(
-                self.store, order.run, order.resume, self.layout.staged, order.resume_sha256, self._heard
-            )
+                self.store, order.run, order.resume, self.layout.staged, order.resume_sha256, self._heard,
+                spare=True,
+            )  # fmt: skip
         parcels.move(self.parcel, content, self.layout.root)
 
     def _heard(self, size: int) -> None:
@@ -108,6 +109,8 @@ def reason(error: Exception) -> str:
     match error:
         case CorruptCheckpoint():
             return f"{error.name}: {error.reason}"
+        case Lack():
+            return str(error.strerror)
         case OSError(errno=number) if number in _FULL:
             disk = f": {room_text(Path(str(error.filename)))}" if error.filename else ""
             return f"the session's disk is full{disk}"

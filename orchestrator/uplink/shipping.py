@@ -103,7 +103,7 @@ class Uplink:
         between each check of the fence and the write that it allows: time may pass there."""
         self._check()
         over = (self.scratch / RESULT).exists()  # then nothing new is committed
-        brought = collect(self._outbox, self.scratch, last=over, sync=False, verify=False)
+        brought = collect(self._outbox, self.scratch, last=over, sync=False, verify=False, copies=0)
         more = brought.more or bool(self.begun)  # newer ones wait until it is finished
         chosen = self._choose(brought.manifests)
         self._hold(chosen)  # before anything can fail, so that failures do not fill the disk
@@ -112,6 +112,8 @@ class Uplink:
             yield
             more |= not self._publish(manifest)
         self._hold(())
+        if brought.lack is not None:
+            raise brought.lack
         with snapshot(self._store):
             self._ship_growth()
         if over and not more:

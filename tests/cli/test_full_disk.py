@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,23 +23,27 @@ from orchestrator.stores.memory import MemoryStore
 from tests.cli.calls import UNLIMITED, Caller
 from tests.conformance.store_suite import outbox
 from tests.core.runs import NOW, ended, record, running
+from tests.disks import MB, fill, mounted
 from tests.platforms.test_process import STILLBORN, Box
 from tests.waiting import wait_until
 
-MB = 1_000_000
 FILES = {"model": [b"a" * MB, b"b" * MB], "optimizer": [b"c" * MB], "again": [b"a" * MB]}
 
 
-@contextmanager
-def mounted(folder: Path, size: int) -> Iterator[Path]:
-    disk = Path(tempfile.mkdtemp(dir=folder))
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(disk)]
-    if subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("this user cannot mount a small disk")
-    try:
-        yield disk
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+SPARSE = """
+import os, pathlib
+checkpoints = pathlib.Path(os.environ["ORCHESTRATOR_CHECKPOINT_DIR"])
+for step in (1, 2, 3):
+    draft = checkpoints / ".building"
+    draft.mkdir()
+    with open(draft / "weights", "wb") as file:
+        file.write(b"small")
+        for at in range(0, 2_000_000_000 if step == 1 else 0, 100_000_000):
+            file.seek(at)
+            file.write(b"%d" % at)
+        file.truncate(2_000_000_000 if step == 1 else 5)
+    draft.rename(checkpoints / f"step-{step}")
+"""
 
 
 @pytest.fixture
@@ -50,15 +51,6 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     """Named before `user` by the tests that want both, so that the user's processes end before it is gone."""
     with mounted(tmp_path, 8 * MB) as found:
         yield found
-
-
-def fill(disk: Path) -> Path:
-    """Takes all the room that there is, also what became free since the last time."""
-    filler = disk / "filler"
-    with filler.open("ab", buffering=0) as stream, suppress(OSError):
-        while stream.write(b"x" * 4096) == 4096:
-            pass
-    return filler
 
 
 def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(disk: Path, user: Caller) -> None:
@@ -88,6 +80,25 @@ def test_a_run_whose_sessions_find_no_room_is_held_and_goes_on(disk: Path, user:
         user("release", run)
     filler.unlink(missing_ok=True)
     wait_until(lambda: user.record(run).standing == "done", "the run to go on")
+
+
+def test_a_save_of_holes_fills_no_disk_and_is_named_once(tmp_path: Path, user: Caller) -> None:
+    with mounted(tmp_path, 64 * MB) as disk:
+        user.home = disk / "home"
+        user.config(UNLIMITED)
+        (user.folder / "job").mkdir()
+        (user.folder / "job" / "train.py").write_text(SPARSE)
+        (user.folder / "sparse.yaml").write_text(
+            "name: sparse\nsource: job\ncommand: python train.py\nwork: {total: 3, global_batch: 1}\n"
+            "profiles: {cpu: {micro_batch: 1, precision: fp32}}\n"
+        )
+        run = user.submitted("sparse.yaml")
+        wait_until(lambda: user.record(run).standing == "done", "the run to be done")
+        shown = user("show", run).out
+        assert "at step 3, 5 B" in shown
+        assert shown.count("it is 2.0 GB, of which only") == 1
+        assert "the checkpoint of step 1 was not committed" in shown
+        user("down")
 
 
 def test_a_full_home_is_named_before_anything_else(disk: Path, user: Caller) -> None:
@@ -121,6 +132,7 @@ def test_a_launch_on_a_full_disk_names_it_and_starts_nothing(disk: Path) -> None
     "exit code 1: OSError: [Errno 28] No space left on device: 'model.pt'",
     "exit code 1: RuntimeError: unexpected pos 64 vs 0; the disk /kaggle/working (12 kB free) is full",
     "exited 0, but the checkpoint of step 9 was not committed: [Errno 122] Disk quota exceeded",
+    "exited 0, but the checkpoint of step 9 was not committed: 9.0 GB do not fit on the disk / (1.2 MB free)",
 ])  # fmt: skip
 def test_a_session_that_found_no_room_is_not_repeated_until_a_person_acts(message: str) -> None:
     found = closing(record(*running(), ended(Outcome.CRASHED, message=message), without_progress=1), NOW)
