@@ -196,7 +196,7 @@ class Monitor:
             reached=self.progress.step,
             resume_step=self.order.resume_step if self.order.resume else None,
             steps_total=self.order.steps_total,
-            tail=self.log.tail(),
+            tail=self.log.end(),
             oom_kills=oom_kills,
             unpublished=self.unpublished,
             refused=self._refused,
@@ -211,7 +211,7 @@ class Monitor:
         step = ending.newest if exit_code == 0 else ending.committed
         why = cause(exit_code, ending.tail) if outcome is Outcome.CRASHED and self._stop is None else Cause()
         return Result(
-            self.incarnation, outcome, exit_code, step, message, ending.tail, self.progress.step,
+            self.incarnation, outcome, exit_code, step, message, self.log.tail(), self.progress.step,
             self.log.mask.text(why.error), why.hopeless,
         )  # fmt: skip
 
