@@ -26,6 +26,7 @@ from orchestrator.agent.plan import Costs
 from orchestrator.agent.probe import GIVEN
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
+from orchestrator.agent.remedies import explained
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
@@ -36,6 +37,7 @@ from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.files import is_full, room_text
 from orchestrator.nvidia import Asker
+from orchestrator.processes import SESSION
 from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
@@ -210,10 +212,14 @@ class Monitor:
             message = f"{message}; {self._disk_text()}"
         step = ending.newest if exit_code == 0 else ending.committed
         why = cause(exit_code, ending.tail) if outcome is Outcome.CRASHED and self._stop is None else Cause()
-        return Result(
+        result = Result(
             self.incarnation, outcome, exit_code, step, message, self.log.tail(), self.progress.step,
             self.log.mask.text(why.error), why.hopeless,
         )  # fmt: skip
+        if self._stop is not None:
+            return result
+        session = os.environ.get(SESSION, str(self.folder.root))
+        return explained(result, ending.tail, self.folder.source, self.order, session)
 
     def _saved_since(self) -> bool:
         """Whether what was committed last was saved after the training was asked to leave."""

@@ -19,7 +19,7 @@ from orchestrator.core import credentials
 from orchestrator.core.job import Input
 from orchestrator.errors import InputError
 from orchestrator.fetching.sources import is_fetched
-from orchestrator.freeze.ignoring import LeftOut
+from orchestrator.freeze.left_out import LeftOut
 
 ENTRIES_MAX = 1_000_000
 LARGEST = 3
