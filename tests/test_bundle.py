@@ -15,8 +15,8 @@ import pytest
 
 from orchestrator.core import credentials
 from orchestrator.errors import InputError
-from orchestrator.freeze import ignoring
 from orchestrator.freeze.bundle import freeze, frozen
+from orchestrator.freeze.left_out import named
 
 
 def put(root: Path, name: str, content: str | bytes = "x") -> Path:
@@ -474,6 +474,6 @@ def test_a_command_that_names_what_stays_here_gets_a_hint(
     put(source, ".gitignore", "data\n")
     for name in ("venv/train.py", "venv/bin/python", "data/x", "wandb/x", "data.csv"):
         put(source, name)
-    hints = list(ignoring.named(command, frozen(source, into).left_out))
+    hints = list(named(command, frozen(source, into).left_out))
     assert len(hints) == bool(told)
     assert told in "".join(hints)

@@ -159,6 +159,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.ledger",
         "orchestrator.cron",
         "orchestrator.freeze.inputs",
+        "orchestrator.freeze.left_out",  # what a failed training may have missed
         "orchestrator.freeze.packing",  # inputs on their way into a store
     ),
     "orchestrator.pruning": (

@@ -1,33 +1,20 @@
 """Decides how the session ended, which tells the engine what to do next. Pure.
 
-Looks at the exit code, at what the agent asked for, at the checkpoints and at the end of the log. Reads no
-file.
+Looks at the exit code, at what the agent asked for, at the checkpoints and at the end of the log, which
+`causes` understands. Reads no file.
 """
 
 from __future__ import annotations
 
-import re
 import signal
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.agent.causes import last_exception
+from orchestrator.agent import causes
 from orchestrator.core.order import Outcome
 from orchestrator.core.save_pattern import COUNTED
 
 EXIT_SAVED = 75
-_OUT_OF_MEMORY = re.compile(
-    r"""^\s*(?:[\w.]+\.)?(?:OutOfMemoryError|MemoryError|_ArrayMemoryError)\b
-    | CUDA[ ](?:error:[ ])?out[ ]of[ ]memory
-    | CUBLAS_STATUS_ALLOC_FAILED
-    | DefaultCPUAllocator:.*(?:can't[ ]allocate|not[ ]enough)[ ]memory
-    | std::bad_alloc
-    | RESOURCE_EXHAUSTED:.*(?:memory|allocat)
-    | Cannot[ ]allocate[ ]memory
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-_KILLED = re.compile(r"killed by signal: Killed|SIGKILL|^Killed$", re.MULTILINE)
 
 
 class Stop(StrEnum):
@@ -124,7 +111,7 @@ def _exited_well(ending: Ending) -> tuple[Outcome, str]:
         return Outcome.CRASHED, f"exited 0, but {ending.unpublished}"
     total = 0 if ending.counted else ending.steps_total
     behind = newest is None or newest < (total if reached is None else reached)
-    if behind and (error := last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
+    if behind and (error := causes.last_exception(ending.tail)):  # a pipe or a `;` hides the exit code
         return Outcome.CRASHED, f"exited 0, but its output ends with an error: {error}"
     at = max(newest or 0, reached or 0)
     if ending.counted and newest is not None:
@@ -170,10 +157,10 @@ def _did_not_save(ending: Ending, stop: Stop) -> tuple[Outcome, str]:
 def _out_of_memory(ending: Ending) -> bool:
     if ending.killed:
         return False
-    if _OUT_OF_MEMORY.search(ending.tail):
+    if causes.out_of_memory(ending.tail):
         return True
-    died = ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) or _KILLED.search(ending.tail)
-    return ending.oom_kills > 0 and bool(died)
+    died = ending.exit_code in (-signal.SIGKILL, 128 + signal.SIGKILL) or causes.was_killed(ending.tail)
+    return ending.oom_kills > 0 and died
 
 
 def _kept(ending: Ending) -> str:
@@ -187,7 +174,7 @@ def _unpublished(ending: Ending) -> str:
 
 
 def _cause(ending: Ending) -> str:
-    """The exit code or signal, and the command's last line of output, which is usually the exception."""
+    """The exit code or signal, and what the command said of its end: the exception, or its last line."""
     code = ending.exit_code
     how = f"exit code {code}"
     if code < 0:
@@ -195,5 +182,5 @@ def _cause(ending: Ending) -> str:
             how = f"killed by {signal.Signals(-code).name}"
         except ValueError:
             how = f"killed by signal {-code}"
-    last = next((line.strip() for line in reversed(ending.tail.splitlines()) if line.strip()), "")
-    return f"{how}: {last[:300]}" if last else how
+    last = causes.said(ending.tail)
+    return f"{how}: {last}" if last else how

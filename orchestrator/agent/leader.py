@@ -47,7 +47,9 @@ def environment(
     variables["PATH"] = _programs(folder, inherited.get("PATH", os.defpath), site, python)
     variables |= dict(order.env) | {name: secrets[name] for name in order.secrets}
     packages = str(site.packages) if site is not None else ""
-    paths = [str(folder.source), packages, str(folder.agent), variables.get("PYTHONPATH", "")]
+    # The agent's archive holds one package, `orchestrator`, and the site no name of the standard library: so
+    # an import finds what it finds by hand.
+    paths = [variables.get("PYTHONPATH", ""), packages, str(folder.agent)]
     variables |= {
         "PYTHONPATH": ":".join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",

@@ -17,6 +17,7 @@ from orchestrator.files import append, check_room
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
+_KEPT_BYTES = 64 * 1024  # what several processes and their launcher say at their end
 
 
 class Log:
@@ -30,7 +31,7 @@ class Log:
         self._segments_max = max(2, total_bytes // segment_bytes)
         self._lock = threading.Lock()
         self._masked = MaskedStream(Mask())
-        self._tail = b""
+        self._end = bytearray()
         self._size = 0
         self._fresh = True
         self._number = 1
@@ -64,18 +65,23 @@ class Log:
         with self._lock:
             self.written += len(data)
             shown = self._masked.feed(data, last=last)
-            self._tail = (self._tail + shown)[-2 * TAIL_BYTES :]
+            self._end += shown
+            if len(self._end) > 2 * _KEPT_BYTES:
+                del self._end[:-_KEPT_BYTES]
             self._append(shown)
 
     def tail(self) -> str:
-        """The end of the command's output: whole lines, within TAIL_LINES and TAIL_BYTES."""
+        """The end of the command's output, for people: whole lines, within TAIL_LINES and TAIL_BYTES."""
+        return "\n".join(self.end(TAIL_BYTES).splitlines()[-TAIL_LINES:])
+
+    def end(self, bytes_max: int = _KEPT_BYTES) -> str:
+        """The end of the command's output: whole lines."""
         with self._lock:
-            data = self._tail
-        if len(data) > TAIL_BYTES:
-            data = data[-TAIL_BYTES:]
+            data = bytes(self._end)
+        if len(data) > bytes_max:
+            data = data[-bytes_max:]
             data = data[data.find(b"\n") + 1 :]
-        lines = data.decode(errors="replace").splitlines()
-        return "\n".join(lines[-TAIL_LINES:])
+        return data.decode(errors="replace")
 
     def _append(self, data: bytes) -> None:
         while data:

@@ -49,7 +49,8 @@ def instruction_set(cpuinfo: str) -> str:
 
 
 def oom_kills() -> int:
-    """How many processes of this control group the kernel has ever killed because memory ran out."""
+    """How many processes of this control group the kernel has ever killed because memory ran out; where
+    groups are not counted, of the whole machine."""
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers == "":
@@ -60,10 +61,14 @@ def oom_kills() -> int:
             continue
         mount, name = counted
         for folder in (Path(mount, path.lstrip("/")), Path(mount)):
-            match = re.search(r"^oom_kill (\d+)$", _read(folder / name), re.MULTILINE)
-            if match:
-                return int(match[1])
-    return 0
+            if (found := _oom_kills(folder / name)) is not None:
+                return found
+    return _oom_kills(Path("/proc/vmstat")) or 0
+
+
+def _oom_kills(path: Path) -> int | None:
+    match = re.search(r"^oom_kill (\d+)$", _read(path), re.MULTILINE)
+    return None if match is None else int(match[1])
 
 
 def _version(package: str, folders: list[str]) -> str:

@@ -26,6 +26,7 @@ from orchestrator.agent.plan import Costs
 from orchestrator.agent.probe import GIVEN
 from orchestrator.agent.progress import Progress
 from orchestrator.agent.relay import Relay
+from orchestrator.agent.remedies import explained
 from orchestrator.agent.report import Clocks, Report
 from orchestrator.agent.settings import Settings
 from orchestrator.agent.usage import Usage
@@ -36,6 +37,7 @@ from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.files import is_full, room_text
 from orchestrator.nvidia import Asker
+from orchestrator.processes import SESSION
 from orchestrator.session.committing import Outbox, saved_in
 
 _PUMP_SECONDS = 5.0
@@ -195,7 +197,7 @@ class Monitor:
             reached=self.progress.step,
             resume_step=self.order.resume_step if self.order.resume else None,
             steps_total=self.order.steps_total,
-            tail=self.log.tail(),
+            tail=self.log.end(),
             oom_kills=oom_kills,
             unpublished=self.unpublished,
             refused=self._refused,
@@ -209,10 +211,14 @@ class Monitor:
             message = f"{message}; {self._disk_text()}"
         step = ending.newest if exit_code == 0 else ending.committed
         why = cause(exit_code, ending.tail) if outcome is Outcome.CRASHED and self._stop is None else Cause()
-        return Result(
-            self.incarnation, outcome, exit_code, step, message, ending.tail, self.progress.step,
+        result = Result(
+            self.incarnation, outcome, exit_code, step, message, self.log.tail(), self.progress.step,
             self.log.mask.text(why.error), why.hopeless,
         )  # fmt: skip
+        if self._stop is not None:
+            return result
+        session = os.environ.get(SESSION, str(self.folder.root))
+        return explained(result, ending.tail, self.folder.source, self.order, session)
 
     def _awaits_newer(self) -> bool:
         """Whether something newer was saved than what was committed last."""

@@ -4,7 +4,8 @@ The packages go into work/site, a virtual environment that sees all the platform
 those as installed and removes none of them. It needs no writable site-packages, and an externally-managed
 mark does not stop it. None of this can break the agent, which uses only the standard library. The training
 still runs on the platform's interpreter, with work/site on PYTHONPATH and its scripts on PATH. PYTHONPATH
-reads no .pth files, so an editable install stays invisible.
+reads no .pth files, so an editable install stays invisible. It comes before the standard library, so what
+would hide a part of that, such as enum34, is taken out again: by hand, no import finds it either.
 
 torch, JAX and the packages they are built on keep the platform's versions. The one exception is a TPU, where
 the lock may bring another back end, and torch with it. Where the order has a lock, pip
@@ -29,6 +30,7 @@ from pathlib import Path
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
+from orchestrator.files import remove_tree
 from orchestrator.interpreters import Interpreter
 
 # Built for the platform's driver and for each other: another version of one breaks the rest.
@@ -196,6 +198,7 @@ class Installation:
         code = self._process.wait()
         if code:
             raise _failed(code, list(tail), self._unreachable())
+        _uncover(self._site)
         return self._site
 
     def _unreachable(self) -> bool:
@@ -205,6 +208,23 @@ class Installation:
         except OSError:
             return False
         return any(_NOT_FETCHED in line and _CUT_OFF.search(line) for line in lines)
+
+
+def _uncover(site: Site) -> None:
+    """Removes the modules that would hide one of the standard library."""
+    asked = "import sys; print(*getattr(sys, 'stdlib_module_names', ()))"
+    said = subprocess.run(
+        [str(site.python), "-I", "-S", "-c", asked],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        check=False,
+    )
+    names = frozenset(said.stdout.decode(errors="replace").split()) or sys.stdlib_module_names
+    for found in site.packages.iterdir():
+        if found.is_dir() and found.name in names:
+            remove_tree(found)
+        elif found.suffix in (".py", ".pyc", ".so") and found.name.partition(".")[0] in names:
+            found.unlink()
 
 
 def _made(site: Site, python: Interpreter | None) -> list[tuple[str, str]]:

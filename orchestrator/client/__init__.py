@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from orchestrator.core.replay import Answer, Step
     from orchestrator.core.route import Verdict
     from orchestrator.core.run import RunRecord
-    from orchestrator.freeze.ignoring import LeftOut
     from orchestrator.freeze.leaving import Part
+    from orchestrator.freeze.left_out import LeftOut
     from orchestrator.hindsight.comparing import Compared, Comparison, Totals
     from orchestrator.hindsight.playing import Played
     from orchestrator.ledger import Owner, Standby, Stored

@@ -26,13 +26,14 @@ from orchestrator.core import route as routes
 from orchestrator.core.advice import advice
 from orchestrator.core.job import DEFAULT, FROZEN_IMAGE, Job, frozen_image
 from orchestrator.core.offer import Hop, Offer, Route, UntilKind
+from orchestrator.core.order import GIT_COMMIT
 from orchestrator.core.route import Verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.core.wording import unknown
 from orchestrator.errors import InputError, SpecError
 from orchestrator.fetching.bringing import Fetched
-from orchestrator.freeze import bundle, ignoring, images, inputs, leaving, requirement_file, requirements
+from orchestrator.freeze import bundle, images, inputs, leaving, left_out, requirement_file, requirements
 from orchestrator.freeze.leaving import Contents, Part
 from orchestrator.home import BUNDLES, IMAGES, Folders
 from orchestrator.interpreters import Unusable, ask
@@ -148,7 +149,7 @@ def planned(
         pythons.told(wired, job),
         (
             *(each.warning for each in frozen.fetched if each.warning),
-            *ignoring.named(job.command, frozen.contents.left_out),
+            *left_out.named(job.command, frozen.contents.left_out),
             *_no_kernel(job, route),
             *_warnings(job, offers, now),
         ),
@@ -256,9 +257,20 @@ def freeze(parsed: Parsed, into: Path, fetching: Fetching) -> Frozen:
             )
         image = f"{FROZEN_IMAGE}{frozen}"
     job = replace(parsed.job, bundle=made.sha256, image=image, inputs=pinned)
+    if parsed.source is not None:
+        job = with_commit(job, parsed.source)
     contents = leaving.contents(Folders(into).bundle(made.sha256), made.left_out)
     leaves = (*_archived(parsed, job, into), *given, *fetching_inputs.parts(fetched))
     return Frozen(job, leaves, unlocked, contents, fetched)
+
+
+def with_commit(job: Job, source: Path) -> Job:
+    """The job with the commit of its source in its environment, because `.git` stays here."""
+    env = dict(job.env)
+    env.pop(GIT_COMMIT, None)
+    if commit := bundle.commit(source):
+        env[GIT_COMMIT] = commit
+    return replace(job, env=tuple(sorted(env.items())))
 
 
 def old_checkpoints(job: Job, archive: Path) -> str:

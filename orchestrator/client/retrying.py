@@ -141,7 +141,7 @@ def _with_source(wired: Wired, record: RunRecord, source: Path) -> Job:
         )
     if told := planning.old_checkpoints(job, wired.folders.bundle(sha256)):
         raise InputError(f"the job's checkpoint.watch: {told}")
-    return replace(job, bundle=sha256)
+    return planning.with_commit(replace(job, bundle=sha256), source)
 
 
 def _files(archive: Path, wanted: Callable[[str], bool]) -> dict[str, Path | bytes]:

@@ -13,6 +13,7 @@ from orchestrator.core.job import Input, Keep, OnNan, Precision, Python
 from orchestrator.core.own_accelerators import OwnAccelerator
 
 RESUME = "{resume}"
+GIT_COMMIT = "ORCHESTRATOR_GIT_COMMIT"  # in the environment: the commit of the submitted source
 
 
 def session_name(run: str, generation: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from orchestrator.core.run import RunRecord
 from orchestrator.engine.perform import Backends
 from orchestrator.engine.reach import Reach
-from orchestrator.engine.readings import Readings, observe
+from orchestrator.engine.readings import Readings, explained, observe
 from orchestrator.engine.surveying import Surveyed, survey
 from orchestrator.engine.tracking import Tracked
 from orchestrator.engine.workers import Workers
@@ -69,9 +69,12 @@ class Looking:
             self._observing.add(platform)
             self._observed_at[platform] = monotonic
             outboxes: dict[str, Outbox] = {}
+            bundles: dict[str, str] = {}
             for record in records[platform]:
                 outboxes |= self._backends.shipped(record)
-            self._start_observation(platform, platforms[platform], tuple(wanted), outboxes)
+                if record.session is not None:
+                    bundles[record.session.name] = record.session.order.bundle
+            self._start_observation(platform, platforms[platform], tuple(wanted), outboxes, bundles)
 
     def observed(self, platform: str) -> None:
         """The platform has answered."""
@@ -85,11 +88,16 @@ class Looking:
         )
 
     def _start_observation(
-        self, name: str, platform: Platform, wanted: tuple[str, ...], outboxes: dict[str, Outbox]
+        self,
+        name: str,
+        platform: Platform,
+        wanted: tuple[str, ...],
+        outboxes: dict[str, Outbox],
+        bundles: dict[str, str],
     ) -> None:
-        told = self._unforeseen
+        told, folders = self._unforeseen, self._backends.folders
         self._workers.start(
             f"observe:{name}",
-            lambda: observe(name, platform, wanted, told, outboxes),
+            lambda: explained(observe(name, platform, wanted, told, outboxes), bundles, folders),
             lambda reason: Readings(name, {}, reason),
         )

@@ -15,6 +15,8 @@ from orchestrator.core import bounds
 from orchestrator.core.order import Outcome
 from orchestrator.core.session import Observation, Sighting
 from orchestrator.errors import BackendError
+from orchestrator.freeze import left_out
+from orchestrator.home import Folders
 from orchestrator.platforms.platform import Platform, Sight
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.saying import Said, said
@@ -71,6 +73,20 @@ def observe(
     if len(unread) == len(wanted):  # perhaps caused by no session: start none there for a while
         return Readings(name, found, met, unread, unheard, broken=True)
     return Readings(name, found, unread=unread, unheard=unheard)
+
+
+def explained(readings: Readings, bundles: Mapping[str, str], folders: Folders) -> Readings:
+    """The same readings, where a failure says why, if the training missed what a submit left at home. That
+    fails again wherever it starts. `bundles`: session → its source's archive."""
+    found = dict(readings.observations)
+    for name, seen in readings.observations.items():
+        result, bundle = seen.result, bundles.get(name)
+        if result is None or result.outcome is not Outcome.CRASHED or not bundle:
+            continue
+        if why := left_out.missed(result.message, left_out.read(folders.bundle(bundle))):
+            told = replace(result, message=f"{result.message}; {why}", hopeless=True)
+            found[name] = replace(seen, result=told)
+    return replace(readings, observations=found)
 
 
 def _heard(outboxes: Mapping[str, Outbox], detail: str) -> dict[str, Observation]:

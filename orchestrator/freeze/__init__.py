@@ -2,6 +2,7 @@
 
 bundle.py         the source, as one content-addressed archive
 ignoring.py       which files of the source stay here, by which rule
+left_out.py       what is said of them, also when a training misses one
 images.py         the folders that an image is built from
 inputs.py         data that the job reads, pinned by hash
 requirements.py   package versions, locked at submit

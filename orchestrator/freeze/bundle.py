@@ -11,7 +11,9 @@ import gzip
 import hashlib
 import io
 import os
+import re
 import stat
+import subprocess
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -22,14 +24,16 @@ from orchestrator.core.checkpoint import safe_path
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
 from orchestrator.files import PLAIN, draft_file, kernel_of, kernel_way
-from orchestrator.freeze import ignoring
-from orchestrator.freeze.ignoring import LeftOut
+from orchestrator.freeze import ignoring, left_out
+from orchestrator.freeze.left_out import LeftOut
 
 BYTES_MAX = 100 * 1000 * 1000
 ENTRIES_MAX = 100_000
 _NAMED = 10
 _READ_ATTEMPTS = 5
 _LEAVE_OUT = "put it into .gitignore"
+_COMMIT = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
+_GIT_SECONDS = 10.0  # a large repository on a slow disk
 
 
 @dataclass(frozen=True)
@@ -100,8 +104,9 @@ def frozen(
     the repository. None includes no source. `allow` are paths in it that only look like credentials.
     `also` maps paths in the archive to further files, or to their content; these are included whatever
     the rules say. `pulled` are folders, by their path and inode, that were pulled from a run. They are
-    left out unless `.orchestratorignore` brings them back. If the archive exists already, nothing
-    changes. Raises InputError that names everything that must not or cannot be included.
+    left out unless `.orchestratorignore` brings them back. If the archive exists already, it stays.
+    What is left out is noted beside it. Raises InputError that names everything that must not or cannot be
+    included.
     """
     mistakes, tally = _Mistakes(), ignoring.Tally()
     entries = (
@@ -120,7 +125,28 @@ def frozen(
             mistakes.refuse(name, f"a link to {_plain(entry.link)}, which is not included")
     mistakes.raise_any(place)
     sha256 = _publish(place, [entries[name] for name in sorted(entries)], into, frozenset(allow))
-    return Bundle(sha256, tally.left_out())
+    stays = tally.left_out()
+    left_out.write(into / f"{sha256}.tar.gz", stays)
+    return Bundle(sha256, stays)
+
+
+def commit(source: Path) -> str:
+    """The commit that the source is at, with `-dirty` after it if a file of its repository has changed since;
+    empty if it is in no repository, or git does not say."""
+    root = source.resolve()
+    if not any((folder / ignoring.ALWAYS).exists() for folder in (root, *root.parents)):
+        return ""
+    asked = ["git", "-C", str(root), "describe", "--always", "--abbrev=64", "--dirty", "--exclude=*"]
+    variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    try:
+        said = subprocess.run(
+            asked, env=variables | {"GIT_OPTIONAL_LOCKS": "0"}, stdin=subprocess.DEVNULL, capture_output=True,
+            timeout=_GIT_SECONDS, check=True,
+        )  # fmt: skip
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    found = said.stdout.decode(errors="replace").strip()
+    return found if _COMMIT.fullmatch(found) else ""
 
 
 # --- What is included -----------------------------------------------------------------------------------

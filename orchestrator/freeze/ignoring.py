@@ -9,7 +9,7 @@ from __future__ import annotations
 import codecs
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -19,11 +19,10 @@ from pathspec import GitIgnoreSpec
 from orchestrator.errors import InputError
 from orchestrator.files import open_own
 from orchestrator.freeze.backtracking import without
+from orchestrator.freeze.left_out import ALWAYS, OWN, LeftOut
 
-OWN = ".orchestratorignore"
 GIT = ".gitignore"
-ALWAYS = ".git"  # the history, and often a login in its config: nothing brings it back
-PATHS_MAX = 1000
+PATHS_MAX = 1000  # of one rule
 BYTES_MAX = 1_000_000  # of one file of patterns
 _ENVIRONMENT, _CACHE = "a Python environment", "a cache"
 PULLED = "what `orchestrator pull` wrote"
@@ -40,17 +39,6 @@ _PACKAGES = ("venv", "wandb")  # with `__init__.py` they are the user's code
 _WILD_MAX, _WILD_SEGMENT_MAX = 6, 4
 _WILD = re.compile(r"\*+")
 _FOLDER = "ps_d"  # the group with which pathspec's expressions mark the slash after a folder
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """What one rule left out. `paths`: at most PATHS_MAX of them, folders with `/` at the end; `count`: how
-    many there are. `default`: it is a rule that nobody wrote down."""
-
-    rule: str
-    paths: tuple[str, ...]
-    count: int
-    default: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,29 +225,3 @@ class Tally:
             for rule, (paths, default) in self._found.items()
         )
         return tuple(sorted(found, key=lambda each: (not each.default, each.rule)))
-
-
-_WORDS = re.compile(r"[\s=;|&<>()'\"`,]+")
-
-
-def named(command: Iterable[str], left_out: Iterable[LeftOut]) -> Iterator[str]:
-    """For each left-out path that the command's words plainly name: what to do, in a sentence."""
-    words = {w.removeprefix("./") for text in command for w in _WORDS.split(text) if w}
-    told: set[str] = set()
-    for each in left_out:
-        for path in each.paths:
-            word = next((w for w in sorted(words) if _names(w, path, default=each.default)), None)
-            if word is None or path in told:
-                continue
-            told.add(path)
-            python = " (sessions have a Python of their own: write `python`)" if "/bin/" in word else ""
-            yield (
-                f"the command names {word}, but {path} is not sent ({each.rule}){python}: to send it, write "
-                f"the line `!{path}` into {OWN} in the source's folder"
-            )
-
-
-def _names(word: str, path: str, *, default: bool) -> bool:
-    if path.endswith("/"):
-        return (word.startswith(path) and word != path) or (not default and word.rstrip("/") == path[:-1])
-    return word == path

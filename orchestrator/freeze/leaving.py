@@ -20,7 +20,7 @@ from orchestrator.errors import InputError
 from orchestrator.fetching.sources import is_fetched
 from orchestrator.files import kernel_of, kernel_way
 from orchestrator.freeze import requirement_file
-from orchestrator.freeze.ignoring import LeftOut
+from orchestrator.freeze.left_out import LeftOut
 
 ENTRIES_MAX = 1_000_000
 LARGEST = 3

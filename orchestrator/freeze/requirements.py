@@ -96,8 +96,8 @@ def _as_it_is(named: LocalPath) -> str:
         return f"is a path of this machine, which sessions elsewhere do not have: {REMEDY}"
     if named.editable:
         return (
-            "is an editable install, which a session's command does not see. It can import what is in the "
-            "source without the line: remove it, or name the folder without -e"
+            "is an editable install, which a session's command does not see: name the folder without -e, or "
+            "remove the line and write `env: {PYTHONPATH: .}` into the job"
         )
     return "is a local path, which each session installs from the source"
 

@@ -7,11 +7,15 @@ notebook are the notebook's, as `sys.argv` or as values of its cell tagged `para
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import sys
+
+if __name__ == "__main__" and sys.path[0] == os.getcwd():  # noqa: PTH109 - nothing is imported yet
+    del sys.path[0]
+
+import importlib.util
 import re
 import signal
-import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path

@@ -20,7 +20,7 @@ from orchestrator.home import BUNDLES, DEPOSITED, IMAGES, INPUTS, LIVE, PREPARIN
 from orchestrator.pruning.rules import Kind, Thing
 
 SET_ASIDE = ".pruned"  # the ending of a thing that prune has renamed and not deleted yet
-_ARCHIVE = re.compile(r"([0-9a-f]{64})\.tar\.gz")
+_ARCHIVE = re.compile(r"([0-9a-f]{64})\.(?:tar\.gz|left-out\.json)")
 _CONTENT = re.compile(r"([0-9a-f]{64})")
 # As in `orchestrator.files`. Older versions named and locked drafts of archives and of the agent differently.
 _DRAFT = re.compile(rf"{re.escape(PREFIX)}[0-9a-f]{{16}}")

@@ -30,11 +30,11 @@ def test_it_would_fail_again(exit_code: int, tail: str) -> None:
 @pytest.mark.parametrize(
     ("tail", "error"),
     [
-        (f"{TRACEBACK}ValueError: bad sample 17", "ValueError: bad sample 17"),
+        (f"{TRACEBACK}ValueError: bad sample 17", "ValueError: bad sample #"),
         (f"{TRACEBACK}KeyError: 'x'\n\n", "KeyError: 'x'"),
-        (f"{TRACEBACK}RuntimeError: at 0x7f00deadbeef", "RuntimeError: at …"),
+        (f"{TRACEBACK}RuntimeError: at 0x7f00deadbeef", "RuntimeError: at #"),
         (f"{TRACEBACK}FileNotFoundError: [Errno 2] No such file or directory: '/tmp/a1b2/x'",
-         "FileNotFoundError: [Errno 2] No such file or directory: '…"),
+         "FileNotFoundError: [Errno #] No such file or directory: '#"),
         (f"{TRACEBACK}AssertionError", "AssertionError"),
         (f"{TRACEBACK}torch._dynamo.exc.BackendError: no", "torch._dynamo.exc.BackendError: no"),
     ],
