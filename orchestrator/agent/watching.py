@@ -22,7 +22,7 @@ from orchestrator.agent.wholeness import is_being_written, is_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
-from orchestrator.files import copy_file
+from orchestrator.files import copy_file, make_folder, remove_empty, remove_tree, rename
 
 # A folder is written file by file, with nothing open in between. Until one has shown which files there are,
 # it must not have changed for so many times as long.
@@ -203,7 +203,7 @@ class Watcher(threading.Thread):
             if not signature:
                 return False
             target = self._place() / f"step-{step}"
-            draft.rename(target)
+            rename(draft, target)
         except FileNotFoundError:
             return False  # the script has removed it
         except OSError as error:
@@ -212,10 +212,15 @@ class Watcher(threading.Thread):
             self._refuse(each, f"could not be copied: {error.strerror or error}")
             return False
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            self._drop(draft)
         self._note(each, step, signature)
         self._offer(target)
         return True
+
+    @staticmethod
+    def _drop(draft: Path) -> None:
+        with suppress(OSError):
+            remove_tree(draft)
 
     def _copy(self, each: Candidate, draft: Path) -> Signature:
         """What was copied; empty if it changed meanwhile. Raises OSError.
@@ -229,9 +234,9 @@ class Watcher(threading.Thread):
             if odd or not before:
                 break
             young = self._clock.now() - changed_ns(before) / 1e9 < _YOUNG_SECONDS
-            shutil.rmtree(draft, ignore_errors=True)
+            self._drop(draft)
             for name, size, *_ in before:
-                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                make_folder((draft / name).parent)
                 copy_file(self._root / name, draft / name, bytes_max=size)
             if before != each.signature and not (each.is_file and is_whole(draft / each.path)):
                 break
@@ -249,10 +254,10 @@ class Watcher(threading.Thread):
         """A new folder for a copy: the one of the same step may be about to be committed."""
         for before in self._copies.iterdir():
             with suppress(OSError):  # it is not empty
-                before.rmdir()
+                remove_empty(before)
         self._count += 1
         place = self._copies / f"{self._count:06}"
-        place.mkdir(parents=True)
+        make_folder(place)
         return place
 
     def _has_room(self, each: Candidate) -> bool:

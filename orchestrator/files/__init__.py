@@ -1,6 +1,7 @@
 """Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
-`drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
+`guarded` opens folders that a session can reach, for all others here. `drafts` writes files and decides which
+drafts may be removed. `reading` reads files that somebody else may
 have put there. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
 threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
 the agent.
@@ -20,7 +21,18 @@ from orchestrator.files.drafts import (
     write_new,
     write_whole,
 )
-from orchestrator.files.opening import PLAIN, append, open_log
+from orchestrator.files.guarded import (
+    PLAIN,
+    folder_at,
+    guard,
+    look,
+    make_folder,
+    open_file,
+    open_folder,
+    place,
+    rename,
+)
+from orchestrator.files.opening import append, open_log, written
 from orchestrator.files.reading import (
     Odd,
     cut_short,
@@ -32,7 +44,15 @@ from orchestrator.files.reading import (
     read,
     read_small,
 )
-from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
+from orchestrator.files.removing import (
+    allow,
+    allow_file,
+    make_read_only,
+    remove_empty,
+    remove_file,
+    remove_tree,
+    tighten,
+)
 from orchestrator.files.room import NO_ROOM, disk_of, free_bytes, in_memory, is_full, room_text
 
 __all__ = [
@@ -52,8 +72,10 @@ __all__ = [
     "disk_of",
     "draft_file",
     "draft_folder",
+    "folder_at",
     "free_bytes",
     "frozen_mode",
+    "guard",
     "held_folder",
     "in_memory",
     "is_full",
@@ -61,13 +83,22 @@ __all__ = [
     "is_sparse",
     "kind",
     "link",
+    "look",
+    "make_folder",
+    "make_read_only",
     "names",
     "on_disk",
+    "open_file",
+    "open_folder",
     "open_log",
     "opened",
+    "place",
     "read",
     "read_small",
+    "remove_empty",
+    "remove_file",
     "remove_tree",
+    "rename",
     "room_text",
     "set_aside",
     "sweep",
@@ -75,4 +106,5 @@ __all__ = [
     "tighten",
     "write_new",
     "write_whole",
+    "written",
 ]

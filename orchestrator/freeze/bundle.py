@@ -21,7 +21,7 @@ from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
-from orchestrator.files import PLAIN, draft_file
+from orchestrator.files import draft_file, make_folder, open_file
 from orchestrator.freeze import ignoring
 from orchestrator.freeze.ignoring import LeftOut
 
@@ -266,7 +266,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[str]) -> str:
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into)
     with draft_file(into) as draft:
         with draft.stream() as stream:
             _write(place, entries, stream, allow)
@@ -308,7 +308,7 @@ def _read(path: Path) -> tuple[bytes, int]:
     """
     for _ in range(_READ_ATTEMPTS):
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | PLAIN), "rb") as stream:
+            with os.fdopen(open_file(path, os.O_RDONLY), "rb") as stream:
                 before = os.fstat(stream.fileno())
                 if not stat.S_ISREG(before.st_mode) or before.st_size > BYTES_MAX:
                     break
