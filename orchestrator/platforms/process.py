@@ -353,7 +353,9 @@ class ProcessPlatform:
         if self._is_foreign(session):
             return StopReply.ENDED  # we have no session of this name
         if not session.reclaim():
-            make_folder(session.root, 0o700)  # so that it is not staged later
+            _end_rest(session)
+            return StopReply.ENDED
+        make_folder(session.root, 0o700)  # so that it is not staged later
         first = not session.stopped
         if first:
             _leave(session, "stop", repr(self._clock.elapsed()))
@@ -370,7 +372,7 @@ class ProcessPlatform:
 
     def discard(self, name: str) -> None:
         session = SessionFolder.of(self._folder, name)
-        if not session.reclaim():
+        if not session.reclaim() or look(session.root) is None:
             _end_rest(session)  # it may have removed its own folder
             return
         if self._is_foreign(session):
@@ -386,7 +388,7 @@ class ProcessPlatform:
 
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-        there = (self._own(path.name) for path in paths if not path.is_symlink())
+        there = (self._own(path.name) for path in paths if path.is_dir() and not path.is_symlink())
         sessions = (_leftover(session) for session in there if session is not None)
         return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 

@@ -84,7 +84,11 @@ class SessionFolder(Layout):
     def stage(self, order: Order, materials: Materials) -> None:
         """Puts everything that a session needs in place with one rename. Replaces what was staged for
         another order of this name, if that never started."""
-        there = self.ordered() if self.reclaim() else None
+        if not self.reclaim():
+            raise Rejected(
+                f"there is a link on the way to {self.root}, and it is not followed: remove the link"
+            )
+        there = self.ordered()
         if there == order or (there is None and look(self.root) is not None):
             return  # already staged, or stopped before that and never to start
         parent = self.root.parent
@@ -110,13 +114,17 @@ class SessionFolder(Layout):
                 self.remove()
 
     def reclaim(self) -> bool:
-        """Whether the folder is there. A link or a file that a session has put in its place is removed first,
-        and never what it points at."""
-        found = look(self.root)
-        if found is None or stat.S_ISDIR(found.st_mode):
-            return found is not None
-        self.remove()
-        return False
+        """Removes a link or a file that a session has put in the place of its folder, and never what it points
+        at. False if there is a link on the way there: then nothing can be staged or read there."""
+        try:
+            found = look(self.root)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return False
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            self.remove()
+        return True
 
     def remove(self) -> None:
         """Removes the folder: first its name, then its contents."""
