@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -87,6 +87,24 @@ def _is_dead(pid: int) -> bool:
         return Path("/proc", str(pid), "stat").read_bytes().rpartition(b")")[2].split()[0] in b"ZX"
     except (OSError, IndexError):
         return True
+
+
+def kept(descriptors: Sequence[int], first: int, *, streams: int) -> Iterator[tuple[int, ...]]:
+    """File actions of `os.posix_spawn` by which the child keeps descriptors, from the number `first` on. The
+    last `streams` of them become its standard input, output and error instead.
+
+    Only the child duplicates them. If they were made inheritable here, a program that another thread starts
+    at the same time could inherit them too. First all go out of the way, because the number of one may be the
+    one that another shall have.
+    """
+    aside = max((*descriptors, first + len(descriptors))) + 1
+    wanted = [*range(first, first + len(descriptors) - streams), *range(streams)]
+    for number, descriptor in enumerate(descriptors):
+        yield os.POSIX_SPAWN_DUP2, descriptor, aside + number
+    for number, target in enumerate(wanted):
+        yield os.POSIX_SPAWN_DUP2, aside + number, target
+    for number in range(len(descriptors)):
+        yield os.POSIX_SPAWN_CLOSE, aside + number
 
 
 def values(name: str, prefix: str) -> set[str]:

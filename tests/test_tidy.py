@@ -80,6 +80,11 @@ PLANTED: list[tuple[Rule, str, str, str]] = [
     (tidy.platform_names, "orchestrator/x.py", "match n:\n    case 'slurm': pass\n", "'slurm'"),
     (tidy.no_mocks, "tests/x.py", "from unittest import mock\n", "no mocks"),
     (tidy.no_mocks, "tests/x.py", "from unittest.mock import patch\n", "no mocks"),
+    (tidy.no_other_writer, "orchestrator/agent/x.py", "path.unlink()\n", "not path.unlink"),
+    (tidy.no_other_writer, "orchestrator/engine/x.py", "path.replace(target)\n", "not path.replace"),
+    (tidy.no_other_writer, "orchestrator/session/x.py", "with path.open('ab') as file: pass\n", "path.open"),
+    (tidy.no_other_writer, "orchestrator/session/x.py", "x = open(path, mode='r+')\n", "not open"),
+    (tidy.no_other_writer, "orchestrator/client/live.py", "os.open(path, flags)\n", "not os.open"),
     (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    f()\n", "asserts nothing"),
     (tidy.constants_once, "orchestrator/x.py", "A = 1\nB = 2\nA = 3\n", "A is assigned twice"),
 ]  # fmt: skip
@@ -107,6 +112,9 @@ CLEAN: list[tuple[Rule, str, str]] = [
     (tidy.import_rules, "orchestrator/client/x.py", "from orchestrator.platforms.process import Process\n"),
     (tidy.platform_names, "orchestrator/platforms/kaggle.py", "x = name == 'kaggle'\n"),
     (tidy.failing_is_possible, "tests/x.py", "def look(x):\n    assert x\ndef test_a():\n    look(f())\n"),
+    (tidy.no_other_writer, "orchestrator/files/x.py", "path.unlink()\n"),
+    (tidy.no_other_writer, "orchestrator/agent/x.py", "os.unlink(name, dir_fd=folder)\n"),
+    (tidy.no_other_writer, "orchestrator/agent/x.py", "x = path.open('rb'), text.replace('a', 'b')\n"),
     (tidy.constants_once, "orchestrator/x.py", "if x:\n    A = 1\nelse:\n    A = 2\n"),
     (tidy.failing_is_possible, "tests/x.py", "def test_a():\n    with pytest.raises(OSError): f()\n"),
 ]

@@ -43,6 +43,18 @@ IMPURE = {
     "select", "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading", "time",
     "urllib", "uuid",
 }  # fmt: skip
+# What writes by a path, in which a session may have put a link (docs/decisions/039-no-link-is-followed.md),
+# and who may: what ships without orchestrator.files, or writes where no session's folder is.
+WRITES = {
+    "chmod", "hardlink_to", "mkdir", "rename", "replace", "rmdir", "shutil.copyfile", "shutil.move",
+    "shutil.rmtree", "symlink_to", "touch", "unlink", "write_bytes", "write_text",
+    *(f"os.{verb}" for verb in ("chmod", "link", "mkdir", "open", "remove", "rename", "rmdir", "unlink")),
+}  # fmt: skip
+WRITE_ALONE = re.compile(
+    r"orchestrator/(cli|config|fetching|files|ledger|training|freeze/images|rehearsal/witness"
+    r"|platforms/(colab/(boot|errand)|kaggle/runner|notebook/cell|simulated|trials|\w+/trial)|stores/(age|faulty)"
+    r"|client/(amending|checkup|drive_login|examples|round_trip|service|setting_up|shell_files|uninstalling))\b"
+)
 IMPURE_CALLS = {"open", "print", "input", "exec", "eval", "id", "hash"}
 
 # Which of our modules may import which (drawn in docs/architecture.md). The longest prefix that fits the
@@ -411,6 +423,20 @@ def no_mocks(module: Module) -> Iterator[str]:
             yield module.at(node, "no mocks of our own code: values in, values out, or the real thing")
 
 
+def no_other_writer(module: Module) -> Iterator[str]:
+    """Only orchestrator.files, and calls with the descriptor of a folder, write where a path leads."""
+    for call in module.nodes(ast.Call) if module.is_product and not WRITE_ALONE.match(module.path) else ():
+        text, whole = ast.unparse(call.func), ast.unparse(call)
+        owner, _, verb = text.rpartition(".")
+        writes = {text, verb if owner not in ("draft", "files", "os") else ""} & WRITES and bool(owner)
+        if verb in ("rename", "replace") and owner != "os":
+            writes = writes and len(call.args) == 1  # else it is another's method, such as of a text
+        if verb == "open" and owner not in ("os", "tarfile"):
+            writes = re.search(r"[(, =]'[rbt]*[wax+]", whole) is not None
+        if writes and "dir_fd=" not in whole and "os.devnull" not in whole:
+            yield module.at(call, f"write through orchestrator.files, not {text}")
+
+
 def failing_is_possible(module: Module) -> Iterator[str]:
     """A test asserts: itself, through pytest, or through a function whose name or body shows it."""
     if not module.is_test:
@@ -485,5 +511,5 @@ def citations(text: str, pages: Mapping[str, frozenset[str]]) -> Iterator[str]:
 
 RULES: tuple[Rule, ...] = (
     sizes, module_names, docstrings, one_clock, one_user, broad_excepts, pure_core, import_rules,
-    platform_names, no_mocks, failing_is_possible, constants_once,
+    platform_names, no_mocks, no_other_writer, failing_is_possible, constants_once,
 )  # fmt: skip

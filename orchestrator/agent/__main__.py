@@ -28,13 +28,17 @@ def _live(folder: str, text: str) -> int:
     from orchestrator.agent.folder import Folder
     from orchestrator.agent.settings import Settings
     from orchestrator.core import wire
+    from orchestrator.files import guard
 
     try:
         settings = wire.decode(Settings, text.encode())
     except ValueError as error:
         sys.stderr.write(f"{USAGE}{error}\n")
         return 2
-    return session.live(Folder(Path(folder).absolute()), settings)
+    given = Path(folder).absolute()
+    root = guard(given.parent) / given.name  # another session may have put a link in its place by now
+    guard(root, resolved=True)
+    return session.live(Folder(root, guard(Path(settings.outbox)) if settings.outbox else None), settings)
 
 
 if __name__ == "__main__":

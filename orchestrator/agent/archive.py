@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Collection, Iterable
 from pathlib import Path
 
-from orchestrator.files import write_whole
+from orchestrator.files import make_folder, write_whole
 
 _FILES = (
     "__init__.py",
@@ -72,7 +72,7 @@ def packed(
 
 def build(target: Path) -> None:
     """Writes the zip application atomically, even if others build it at the same time."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.parent, 0o700)
     write_whole(target, content())
 
 

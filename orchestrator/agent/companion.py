@@ -24,7 +24,7 @@ from orchestrator.agent.settings import Settings
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.core.wire import encode
-from orchestrator.files import remove_tree
+from orchestrator.files import make_folder, remove_tree
 from orchestrator.processes import SESSION
 from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, WORD_BYTES_MAX, heard
 
@@ -75,7 +75,8 @@ class Companion(threading.Thread):
         self._say = say
         pace = _Pace(settings.uplink_beat, settings.uplink_ship, settings.uplink_daily_bytes)
         self._words = [
-            str(folder.uplink), str(folder.root), incarnation, str(os.getpid()), encode(pace).decode(),
+            str(folder.uplink), str(folder.root), str(folder.outbox), incarnation, str(os.getpid()),
+            encode(pace).decode(),
         ]  # fmt: skip
         self._installed = False
         self._over = threading.Event()
@@ -180,7 +181,7 @@ class Companion(threading.Thread):
         alone = ["-S"] if self._installed else []
         variables = {"PYTHONPATH": str(self._site)} if self._installed else {}
         try:
-            self._folder.shipping.mkdir(exist_ok=True)
+            make_folder(self._folder.shipping)
             told = b"" if self.fetched or self._parcel is None else self._parcel
             given = encode(self._order) + b"\n" + told + b"\n" + self._given
             return self._run(

@@ -25,7 +25,7 @@ from orchestrator.agent.log import Log
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
-from orchestrator.files import remove_tree
+from orchestrator.files import make_folder, open_file, remove_tree, rename, written
 from orchestrator.interpreters import ALL, Interpreter, Unusable, ask
 
 T = TypeVar("T")
@@ -114,8 +114,8 @@ class Kept:
 
     def take(self) -> bool:
         """Waits while another session makes it. True: it is there; False: it is ours to make now."""
-        self._lock.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        make_folder(self._lock.parent, 0o700)
+        descriptor = open_file(self._lock, os.O_RDWR | os.O_CREAT)
         self.held = descriptor
         told = False
         while not self._locked(descriptor):
@@ -150,9 +150,10 @@ class Kept:
                 continue
             content = script.read_bytes()
             if before in content:
-                script.write_bytes(content.replace(before, after))
+                with written(script) as file:
+                    file.write(content.replace(before, after))
         remove_tree(self.draft / "wheels")
-        os.rename(self.draft, self.path)  # noqa: PTH104 - nothing may be there
+        rename(self.draft, self.path)
         fcntl.flock(self.held, fcntl.LOCK_SH)
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from orchestrator import files
 from orchestrator.core import wire
 from orchestrator.core.order import Order
+from orchestrator.files import make_folder, open_file, remove_file, rename
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, INCARNATION, LOG, PROGRESS, Layout
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -65,10 +66,10 @@ class Folder(Layout):
         """Makes the agent's own folders, and reserves some space for the result on a full disk."""
         for path in (self.source, self.checkpoints, self.watched, self.resume, self.outbox / LOG,
                      self.outbox / BLOBS, self.outbox / CHECKPOINTS):  # fmt: skip
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         write_whole(self.save_request, b"0\n")
         try:
-            self.ballast.write_bytes(b"\0" * _BALLAST_BYTES)
+            files.write_whole(self.ballast, b"\0" * _BALLAST_BYTES, sync=False)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -84,7 +85,7 @@ class Folder(Layout):
             data = path.read_bytes()
         except FileNotFoundError:
             return {}
-        path.unlink()
+        remove_file(path)
         try:
             values = json.loads(data)
         except ValueError:
@@ -100,7 +101,7 @@ class Folder(Layout):
             data = self.store.read_bytes()
         except FileNotFoundError:
             return None
-        self.store.unlink()
+        remove_file(self.store)
         return data if self.uplink.exists() else None
 
     def take_parcel(self) -> bytes | None:
@@ -110,7 +111,7 @@ class Folder(Layout):
             data = self.parcel.read_bytes()
         except FileNotFoundError:
             return None
-        self.parcel.unlink()
+        remove_file(self.parcel)
         return data
 
 
@@ -124,7 +125,7 @@ def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
     path = folder.lock
     descriptor = _inherited(path, inherited)
     if descriptor is None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     os.set_inheritable(descriptor, False)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -149,7 +150,7 @@ def _inherited(path: Path, number: str | None) -> int | None:
 
 def claim(folder: Folder, incarnation: str) -> None:
     """Makes this incarnation the session's only one. Raises AlreadyClaimed if there was one before."""
-    folder.outbox.mkdir(parents=True, exist_ok=True)
+    make_folder(folder.outbox)
     path = folder.outbox / INCARNATION
     try:
         files.write_new(path, incarnation.encode() + b"\n")
@@ -163,5 +164,5 @@ def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:
     try:
         files.write_whole(path, data, sync=durable)
     except IsADirectoryError:
-        path.rename(path.with_name(f".tmp-aside-{path.name}"))
+        rename(path, path.with_name(f".tmp-aside-{path.name}"))
         files.write_whole(path, data, sync=durable)

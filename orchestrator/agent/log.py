@@ -13,7 +13,7 @@ from typing import IO
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core import bounds
 from orchestrator.core.mask import Mask, MaskedStream
-from orchestrator.files import append, check_room
+from orchestrator.files import append, check_room, remove_tree
 
 TAIL_LINES = 50
 TAIL_BYTES = 8 * 1024
@@ -115,4 +115,4 @@ class Log:
             limit = bounds.size_text(self._segments_max * self._segment_bytes)
             self._put(self._own_line(f"the log is longer than {limit}: some earlier lines were dropped"))
             dropped = self._kept.pop(max(1, self._segments_max // 8))
-            (self._folder / f"{dropped:06d}.log").unlink(missing_ok=True)
+            remove_tree(self._folder / f"{dropped:06d}.log")

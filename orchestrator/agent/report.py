@@ -5,7 +5,6 @@ Gathers what the other modules found out. Decides nothing.
 
 from __future__ import annotations
 
-import shutil
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -15,6 +14,7 @@ from orchestrator.core import bounds, wire
 from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.mask import Mask
 from orchestrator.core.order import AgentStatus, Result
+from orchestrator.files import remove_file, remove_tree
 from orchestrator.session.layout import RESULT, STATUS
 
 
@@ -88,11 +88,12 @@ class Report:
         message = bounds.text(message, bounds.MESSAGE_BYTES_MAX)
         result = replace(result, message=message, tail=bounds.text(tail, bounds.TAIL_BYTES_MAX))
         with suppress(OSError):
-            self._folder.ballast.unlink()
+            remove_file(self._folder.ballast)
         self.beat("ended")
         for make_room in (None, self._folder.resume, self._folder.checkpoints):
             if make_room is not None:
-                shutil.rmtree(make_room, ignore_errors=True)
+                with suppress(OSError):
+                    remove_tree(make_room)
             with suppress(OSError):
                 write_whole(self._folder.outbox / RESULT, wire.encode(result))
                 return True

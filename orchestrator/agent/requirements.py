@@ -30,7 +30,7 @@ from pathlib import Path
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
-from orchestrator.files import remove_tree
+from orchestrator.files import make_folder, remove_tree, write_whole
 from orchestrator.interpreters import Interpreter
 
 # Built for the platform's driver and for each other: another version of one breaks the rest.
@@ -174,7 +174,7 @@ class Installation:
             kept += pins(locked, there)
             command = ["/bin/sh", "-c", _in_two_steps(site, start, locked, needed, install)]
         command = _with_pip(site, there, command, uv) if python is not None else command
-        constraint.write_text("".join(f"{line}\n" for line in kept))
+        write_whole(constraint, "".join(f"{line}\n" for line in kept).encode(), sync=False)
         process = subprocess.Popen(
             command,
             cwd=folder.source,
@@ -231,7 +231,7 @@ def _made(site: Site, python: Interpreter | None) -> list[tuple[str, str]]:
     """Makes the virtual environment, which sees all packages of the interpreter. Returns these."""
     if python is None:
         venv.EnvBuilder(symlinks=True).create(site.root)
-        (site.packages / "_platform.pth").write_text(_seen(sys.path))
+        _see(site, sys.path)
         return [(found.metadata["Name"], found.version) for found in metadata.distributions()]
     made = subprocess.run(
         [python.path, "-I", "-m", "venv", "--symlinks", "--without-pip", str(site.root)],
@@ -243,7 +243,7 @@ def _made(site: Site, python: Interpreter | None) -> list[tuple[str, str]]:
     if made.returncode:
         said = made.stdout.decode(errors="replace").strip().splitlines()[-1:] or ["it said nothing"]
         raise Failed(f"{python.path} -m venv failed: {said[0]}")
-    (site.packages / "_platform.pth").write_text(_seen(python.folders))
+    _see(site, python.folders)
     return list(python.packages.items())
 
 
@@ -343,10 +343,11 @@ def _in_two_steps(
     Where the platform has everything, it fetches nothing and asks no index. The installation ignores other
     places that pip's settings name.
     """
-    site.wheels.mkdir()
+    make_folder(site.wheels)
     listed = site.root / "needed.txt"
     options = [line for line in lock.splitlines() if line.startswith("-")]
-    listed.write_text("".join(f"{line}\n" for line in options) + "".join(needed), encoding="utf-8")
+    text = "".join(f"{line}\n" for line in options) + "".join(needed)
+    write_whole(listed, text.encode(), sync=False)
     fetch = [*python, *_FETCH, "--log", str(site.pip_log), "--wheel-dir", str(site.wheels), "-r", str(listed)]
     alone = [*install, "--no-index", "--find-links", str(site.wheels)]
     offline = "PIP_CONFIG_FILE=/dev/null PIP_FIND_LINKS= "
@@ -357,6 +358,10 @@ def _in_two_steps(
 
 def _normal(name: str | None) -> str:
     return re.sub(r"[-_.]+", "-", name or "").lower()
+
+
+def _see(site: Site, path: Iterable[str]) -> None:
+    write_whole(site.packages / "_platform.pth", _seen(path).encode(), sync=False)
 
 
 def _seen(path: Iterable[str]) -> str:

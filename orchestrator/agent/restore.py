@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 import shutil
 import tarfile
 import zlib
@@ -19,7 +20,7 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import check_room
+from orchestrator.files import check_room, make_folder, place, remove_file, remove_tree, rename, written
 from orchestrator.session.layout import BLOBS, manifest_path
 
 _CHUNK = 1024 * 1024
@@ -60,14 +61,14 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> None:
             raise CorruptBundle(f"the bundle holds {member.name!r}, which is outside its folder")
         path = target / name
         if member.isdir():
-            path.mkdir(parents=True, exist_ok=True)
+            make_folder(path)
         elif member.isreg():
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             content = archive.extractfile(member)
             assert content is not None
-            with content, path.open("wb") as file:
+            with content, written(path) as file:
                 shutil.copyfileobj(content, file, _CHUNK)
-            path.chmod(0o755 if member.mode & 0o100 else 0o644)
+                os.fchmod(file.fileno(), 0o755 if member.mode & 0o100 else 0o644)
         elif member.issym():
             links.append((path, member.linkname))
         else:
@@ -75,8 +76,9 @@ def _unpack(archive: tarfile.TarFile, target: Path) -> None:
                 f"the bundle holds {member.name!r}, which is not a file, folder or symbolic link"
             )
     for path, link in links:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.symlink_to(link)
+        make_folder(path.parent)
+        with place(path) as (there, name):
+            os.symlink(link, name, dir_fd=there)
     root = target.resolve()
     for path, link in links:
         if not path.resolve().is_relative_to(root):
@@ -112,11 +114,11 @@ def put_back(folder: Folder, order: Order, laid_out: Path) -> Path:
     target = (folder.checkpoints if pattern.in_checkpoints else folder.source) / root
     for path in (*reversed(target.parents), target):  # the source may have a file of that name
         if path.is_relative_to(folder.work) and (path.is_symlink() or path.is_file()):
-            path.unlink()
+            remove_file(path)
     if target.exists():
-        shutil.rmtree(target)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    (laid_out / root).rename(target)
+        remove_tree(target)
+    make_folder(target.parent)
+    rename(laid_out / root, target)
     return target
 
 
@@ -136,8 +138,8 @@ def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
 
 def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -> None:
     """Copies and never links, because the staged blob may share its bytes with a store."""
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.open("wb") as file:
+    make_folder(target.parent)
+    with written(target) as file:
         for part in entry.parts:
             digest, size = hashlib.sha256(), 0
             try:

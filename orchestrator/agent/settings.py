@@ -34,7 +34,8 @@ class Settings:
     Some platforms need these: `probe` checks that the machine has the order's accelerator, and `requirements`
     installs the job's requirements. `python`: the interpreter that the training runs with, whose programs are
     in PATH already; None: the agent's own. `environments`: where requirements that are installed for it are
-    kept for later sessions, `uv` the program that installs pip where it is missing.
+    kept for later sessions, `uv` the program that installs pip where it is missing. `outbox`: where the
+    platform wants the outbox, if that is not in the session's folder.
     """
 
     probe: bool = False
@@ -42,6 +43,7 @@ class Settings:
     python: str | None = None
     environments: str | None = None
     uv: str | None = None
+    outbox: str | None = None
     tick: float = 0.1
     heartbeat: float = 1.0
     save_floor: float = 60.0

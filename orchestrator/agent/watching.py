@@ -11,7 +11,6 @@ import errno
 import filecmp
 import os
 import re
-import shutil
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -24,7 +23,18 @@ from orchestrator.agent.wholeness import is_being_written, is_whole
 from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.save_pattern import Saved, SavePattern
-from orchestrator.files import Lack, check_room, copy_file, holes, link, opened
+from orchestrator.files import (
+    Lack,
+    check_room,
+    copy_file,
+    holes,
+    link,
+    make_folder,
+    opened,
+    remove_empty,
+    remove_tree,
+    rename,
+)
 
 # A folder is written file by file, with nothing open in between. Until one has shown which files there are,
 # it must not have changed for so many times as long.
@@ -210,7 +220,7 @@ class Watcher(threading.Thread):
             if not signature:
                 return False
             target = self._place() / f"step-{step}"
-            draft.rename(target)
+            rename(draft, target)
         except FileNotFoundError:
             return False  # the script has removed it
         except OSError as error:
@@ -221,10 +231,15 @@ class Watcher(threading.Thread):
             self._refuse(each, f"could not be copied: {error.strerror or error}")
             return False
         finally:
-            shutil.rmtree(draft, ignore_errors=True)
+            self._drop(draft)
         self._note(each, step, signature)
         self._offer(target)
         return True
+
+    @staticmethod
+    def _drop(draft: Path) -> None:
+        with suppress(OSError):
+            remove_tree(draft)
 
     def _copy(self, each: Candidate, draft: Path, *, linked: bool) -> Signature:
         """What was copied; empty if it changed meanwhile. Raises OSError. `linked`: the script has ended, and
@@ -239,9 +254,9 @@ class Watcher(threading.Thread):
             if odd or not before:
                 break
             young = self._clock.now() - changed_ns(before) / 1e9 < _YOUNG_SECONDS
-            shutil.rmtree(draft, ignore_errors=True)
+            self._drop(draft)
             for name, size, *_ in before:
-                (draft / name).parent.mkdir(parents=True, exist_ok=True)
+                make_folder((draft / name).parent)
                 if linked:
                     self._link(name, draft / name)
                 else:
@@ -267,10 +282,10 @@ class Watcher(threading.Thread):
         """A new folder for a copy: the one of the same step may be about to be committed."""
         for before in self._copies.iterdir():
             with suppress(OSError):  # it is not empty
-                before.rmdir()
+                remove_empty(before)
         self._count += 1
         place = self._copies / f"{self._count:06}"
-        place.mkdir(parents=True)
+        make_folder(place)
         return place
 
     def _is_paused(self, each: Candidate) -> bool:

@@ -42,6 +42,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
+from orchestrator.files import make_folder
 from orchestrator.home import Folders
 from orchestrator.ledger import DUE_NOW, Ledger
 from orchestrator.stores import checkpoints as manifests
@@ -100,7 +101,7 @@ def adopt(
         with client.ledgers.existing() as existing:
             looking = Adopting(client, name, store, existing, given, named=bool(runs))
             return tuple(looking.look(said) for said in wanted)
-    client.home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(client.home.path, 0o700)
     found = []
     with client.ledgers.made() as ledger:
         for said in wanted:
@@ -258,7 +259,7 @@ class Adopting:
     def _recorded(
         self, ledger: Ledger, said: Said, told: Deposit, arrival: Arrival, notes: list[str]
     ) -> Adoption:
-        self._folders.run(told.run).mkdir(parents=True, exist_ok=True)  # it shows that the run lives here
+        make_folder(self._folders.run(told.run))  # it shows that the run lives here
         try:
             record = ledger.adopt(submission(told, self.name), adoption(told, arrival))
         except LedgerConflict:

@@ -21,7 +21,7 @@ from orchestrator.core.edits import clash_of
 from orchestrator.core.job import Job
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import AmbiguousRun, CorruptCheckpoint, InputError, NotFound
-from orchestrator.files import draft_folder, write_whole
+from orchestrator.files import draft_folder, make_folder, write_whole
 from orchestrator.session.layout import manifest_path
 from orchestrator.stores import checkpoints
 
@@ -94,7 +94,7 @@ def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepte
         return
     source, target = wired.store(begins.record.store), wired.store(wired.config.home_store)
     found = begins.checkpoint
-    wired.folders.home.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(wired.folders.home, 0o700)
     with draft_folder(wired.folders.home, mode=0o700) as parts:
         try:
             manifest = checkpoints.fetch(source, begins.record.run, found.name, parts, found.sha256)
@@ -104,7 +104,7 @@ def copied(wired: Wired, begins: Beginning | None, run: str) -> Iterator[Accepte
         origin = hashlib.sha256(begins.record.run.encode()).hexdigest()[:_INCARNATION_DIGITS]
         ours = replace(manifest, run=run, ref=CheckpointRef(found.ref.step, 0, origin), parent=None)
         path = parts / manifest_path(ours.name)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, ours.encode(), sync=False)
         checkpoints.publish(target, run, ours, parts)
     try:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.clock import utc_text
-from orchestrator.files import open_log
+from orchestrator.files import make_folder, open_log, rename
 from orchestrator.home import CONTROLLER_LOG
 
 BYTES_MAX = 4 * 1024 * 1024  # of one file; a line more
@@ -119,7 +119,7 @@ class ControllerLog:
     def _opened(self) -> int:
         if self._descriptor is not None and _same(self._descriptor, self._path):
             return self._descriptor
-        self._home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._home, 0o700)
         return self._use(open_log(self._path))
 
     def _rotated(self, full: int) -> int:
@@ -128,7 +128,7 @@ class ControllerLog:
             names = (self._path, *older(self._home))
             for newer, name in reversed(list(pairwise(names))):
                 if newer.exists():
-                    newer.replace(name)
+                    rename(newer, name)
             return self._use(open_log(self._path))
         return full
 

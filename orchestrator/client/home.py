@@ -44,12 +44,17 @@ class Home:
 
     @classmethod
     def of(cls, given: str | None) -> Home:
-        """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file."""
+        """`--home`, else `$ORCHESTRATOR_HOME`, else the user's data folder. Raises InputError for a file.
+
+        It may lie behind a link, which is followed here, once.
+        """
+        from orchestrator.files import guard
+
         text = given or os.environ.get(VARIABLE)
         path = user.expanded(Path(text)).absolute() if text else default()
         if os.path.lexists(path) and not path.is_dir():
             raise InputError(f"{path} is not a folder: set {'--home' if given else VARIABLE} to a folder")
-        return cls(path, given)
+        return cls(guard(path), given)
 
     @property
     def folders(self) -> Folders:

@@ -23,7 +23,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock
 from orchestrator.config import StoreConfig
 from orchestrator.errors import AccessDenied, BackendError, InputError, OrchestratorError
-from orchestrator.files import write_new, write_whole
+from orchestrator.files import make_folder, remove_empty, remove_file, remove_tree, write_new, write_whole
 from orchestrator.spec.fields import NAME, NAME_LENGTH_MAX, NAME_WORDS
 from orchestrator.stores import catalog
 from orchestrator.stores.portable import Portability
@@ -130,7 +130,7 @@ def set_up(
     if there is not None:
         store: Store = Wired.from_home(home.path, clock).built(there)
         return _made(home, clock, replace(wanted, advice=_where_keys(there)), there, store, tell)
-    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home.path, 0o700)
     name, files = wanted.name or wanted.default, dict[str, Path]()
     try:
         _keep(home.path / CREDENTIALS, name, credentials.values, files)
@@ -143,9 +143,9 @@ def set_up(
         if is_needed(home, error, None, name):
             raise
         for path in files.values():
-            path.unlink(missing_ok=True)
+            remove_tree(path)
         with suppress(OSError):  # other stores have credentials, too
-            (home.path / CREDENTIALS).rmdir()
+            remove_empty(home.path / CREDENTIALS)
         raise
 
 
@@ -226,7 +226,7 @@ def _made(
     amended = amending.add_home_store(home.path, given)
     changed, kept = amended.kept is not None, amended.kept
     if is_first and kept is not None:  # it was written a moment ago
-        kept.unlink()
+        remove_file(kept)
         kept = None
     return HomeStore(given, amended.config, changed, kept, proof, ahead)
 
@@ -235,7 +235,7 @@ def _keep(folder: Path, store: str, values: Mapping[str, str], files: dict[str, 
     """Writes each value into a new file, and enters it into `files` at once."""
     for option, value in values.items():
         first = path = folder / f"{store}-{option.replace('_', '-')}"
-        folder.mkdir(mode=0o700, exist_ok=True)
+        make_folder(folder, 0o700)
         number = 1
         while option not in files:
             try:

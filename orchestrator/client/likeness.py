@@ -24,7 +24,7 @@ from orchestrator.core import wire
 from orchestrator.core.lifecycle import Phase
 from orchestrator.core.wording import span
 from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.files import read_small, write_whole
+from orchestrator.files import make_folder, read_small, rename, write_whole
 from orchestrator.home import HOME_ID, HOME_ID_BEFORE
 from orchestrator.ledger import Ledger, LedgerReader, Takeover
 from orchestrator.platforms import catalog
@@ -117,9 +117,9 @@ def _identified(folder: Path, name: str, homes: Mapping[str, str], say: Callable
     mine = (read_small(file) or b"").decode("ascii", "replace").strip()
     wanted = homes.get(name) or mine or uuid.uuid4().hex
     if mine != wanted:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         if mine:
-            file.replace(folder / HOME_ID_BEFORE)
+            rename(file, folder / HOME_ID_BEFORE)
             say(
                 f"on {name} this home now goes by the id of the ledger's other machines; what it had there "
                 f"by its old id ({folder / HOME_ID_BEFORE}) is no longer cleaned up from here"

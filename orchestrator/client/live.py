@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from orchestrator import files
 from orchestrator.core import bounds, wire
 from orchestrator.core.session import Observation, Sighting
-from orchestrator.files import Odd, write_whole
+from orchestrator.files import Odd, make_folder, write_whole
 from orchestrator.home import Folders
 from orchestrator.session.saying import within_bounds
 
@@ -100,7 +100,7 @@ class Writer:
         path = self.folders.live(run)
         with contextlib.suppress(OSError, ValueError):
             data = wire.encode(found)
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(path.parent)
             write_whole(path, data, sync=False)
 
 

@@ -19,7 +19,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import depositing
 from orchestrator.engine.ownership import Known
 from orchestrator.errors import CorruptCheckpoint, InputError, LedgerConflict, NotFound, Superseded, Transient
-from orchestrator.files import draft_folder
+from orchestrator.files import draft_folder, make_folder
 from orchestrator.freeze import packing
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
@@ -124,7 +124,7 @@ def _copy_one(source: Store, target: Store, run: str, wanted: Accepted, folders:
     """Copies one checkpoint by way of this machine's disk, and reads it back from the target."""
     if not _is_there(target, run, wanted):
         parent = folders.home
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(parent, 0o700)
         with draft_folder(parent, mode=0o700) as parts:
             manifest = checkpoints.fetch(source, run, wanted.name, parts, wanted.sha256)
             checkpoints.publish(target, run, manifest, parts)

@@ -21,7 +21,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import CorruptCheckpoint, InputError, NoRoom, NotFound
-from orchestrator.files import NO_ROOM, draft_folder, free_bytes, room_text
+from orchestrator.files import NO_ROOM, draft_folder, free_bytes, make_folder, room_text
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.user import expanded
@@ -174,7 +174,7 @@ def _bring_one(
             return found
         raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
     with _creatable(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
     needed = _needed([stored.read(store, run, wanted.name, wanted.sha256)])
     with _roomy(folder, needed), _draft(folder, folder.parent) as parts, \
             _told(parts, wanted.size, clock, progress):  # fmt: skip
@@ -232,13 +232,13 @@ def bring_all(
             return folder
         raise InputError(f"{folder} exists and holds something else; give another folder, or move it away")
     with _creatable(folder):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
     size = sum(each.size for each in manifests)
     needed = _needed(manifests)
     with _roomy(folder, needed), _draft(folder, folder.parent) as parts, \
             _told(parts, size, clock, progress):  # fmt: skip
         blobs = parts / "blobs"
-        blobs.mkdir()
+        make_folder(blobs)
         for manifest in manifests:
             for sha256 in manifest.blobs():
                 if not (blobs / sha256).exists():

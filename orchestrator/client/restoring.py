@@ -29,7 +29,15 @@ from orchestrator.core.lifecycle import Phase
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import ownership
 from orchestrator.errors import InputError, OrchestratorError, Transient
-from orchestrator.files import draft_folder, read_small, sync_folder, write_whole
+from orchestrator.files import (
+    draft_folder,
+    make_folder,
+    read_small,
+    rename,
+    sync_folder,
+    write_whole,
+    written,
+)
 from orchestrator.home import BUNDLES, CONFIG, HOME_ID_BEFORE, IMAGES, INPUTS, LEDGER
 from orchestrator.ledger import Ledger
 from orchestrator.ledger.portable import check_fillable, controller_of, filled, is_blank
@@ -78,7 +86,7 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
     if dry_run:
         return Restored(home.path, at, runs, notes=tuple(notes), refused=_refusal(client, path, found))
     _check(client, path, found)
-    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home.path, 0o700)
     with draft_folder(home.path) as folder:
         progress("unpacking it")
         _unpack(path, folder)
@@ -98,7 +106,7 @@ def restore(client: Client, path: Path, *, dry_run: bool, progress: Callable[[st
             _check_place(home.path)  # somebody may have begun one meanwhile
         _identify(found, home, notes)  # late: whoever uses this home meanwhile would go by them
         if url == own:  # closed, so all of it is in this one file
-            beside.replace(home.path / LEDGER)  # the last step: now it is restored
+            rename(beside, home.path / LEDGER)  # the last step: now it is restored
             sync_folder(home.path)
     return Restored(home.path, at, runs, revived, tuple(notes))
 
@@ -183,10 +191,10 @@ def _unpack(path: Path, folder: Path) -> None:
         for member in tar:
             _check_member(path, member.name)
             target = folder / member.name
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(target.parent, 0o700)
             stream = tar.extractfile(member)
             assert stream is not None, "verified"
-            with target.open("wb") as output:
+            with written(target) as output:
                 while data := stream.read(_READ_BYTES):
                     output.write(data)
 
@@ -195,7 +203,7 @@ def _place(folder: Path, home: Path, notes: list[str]) -> bool:
     """Moves the files to their places. Returns whether the home had a config, which is kept."""
     kept = os.path.lexists(home / CONFIG)
     if not kept and (folder / CONFIG).exists():
-        (folder / CONFIG).replace(home / CONFIG)
+        rename(folder / CONFIG, home / CONFIG)
     for kind in _KINDS:
         _merge(folder / kind, home / kind)
     for store in sorted((folder / backing_up.STORES).glob("*")):
@@ -212,9 +220,9 @@ def _identify(found: Verified, home: Home, notes: list[str]) -> None:
     for name in sorted(filter(backing_up.is_id, found.settings)):
         place, data = home.path / name, found.settings[name]
         before, platform = place.with_name(HOME_ID_BEFORE), place.parent.name
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(place.parent, 0o700)
         if place.exists() and read_small(place) != data:
-            place.replace(before)
+            rename(place, before)
             notes.append(
                 f"on {platform} this home now goes by the backup's id; what it had there by its old id "
                 f"({before}) is no longer cleaned up from here"
@@ -237,8 +245,8 @@ def _merge(source: Path, target: Path) -> None:
     for path in sorted(source.rglob("*")):
         place = target / path.relative_to(source)
         if path.is_file() and not place.exists():
-            place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            path.replace(place)
+            make_folder(place.parent, 0o700)
+            rename(path, place)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

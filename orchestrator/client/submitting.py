@@ -32,7 +32,7 @@ from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import depositing
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
-from orchestrator.files import open_log
+from orchestrator.files import make_folder, open_log, remove_empty
 from orchestrator.freeze import inputs, packing
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
@@ -106,7 +106,7 @@ def config_warnings(wired: Wired) -> tuple[str, ...]:
 @contextlib.contextmanager
 def alone(home: Home) -> Iterator[None]:
     """A lock: of several submits with `unless_running` at once, only one may find that nothing runs."""
-    home.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(home.path, 0o700)
     with os.fdopen(open_log(home.path / SUBMIT_LOCK), "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -164,13 +164,13 @@ def _record(wired: Wired, ledger: Ledger, event: Submitted) -> None:
     folder = wired.folders.run(event.run)
     try:
         with interrupt.noticed() as away:
-            folder.mkdir(parents=True)
+            make_folder(folder)
             ledger.submit(event, check=partial(_go_on, away))
         _go_on(away)
     except BaseException as error:  # also Ctrl-C: an empty folder would look like a run of another ledger
         with contextlib.suppress(OSError, OrchestratorError):
             if isinstance(error, OrchestratorError) or not _is_recorded(ledger, event.run):
-                folder.rmdir()
+                remove_empty(folder)
         raise
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from orchestrator.core.order import run_of
 from orchestrator.engine.perform import shipping_to
+from orchestrator.files import append, make_folder, remove_tree
 from orchestrator.session.outbox import Outbox
 from orchestrator.session.staging import Shipping
 from orchestrator.stores.store import Store, snapshot
@@ -33,8 +34,8 @@ class HomeStoreOfTrials:
         return shipping_to(self._opened(), self._program)
 
     def begin(self, session: str, generation: int) -> None:
-        self._notes.mkdir(mode=0o700, parents=True, exist_ok=True)
-        (self._notes / session).touch()
+        make_folder(self._notes, 0o700)
+        append(self._notes / session, b"")
         raise_fence(self._opened(), run_of(session), generation)
 
     def outbox(self, session: str, generation: int) -> Outbox:
@@ -47,7 +48,7 @@ class HomeStoreOfTrials:
         with snapshot(store):
             for stat in list(store.list(f"runs/{run}/")):
                 store.delete(stat.key)
-        (self._notes / session).unlink(missing_ok=True)
+        remove_tree(self._notes / session)
 
     def noted(self) -> tuple[str, ...]:
         """The sessions of which something may be in the store."""

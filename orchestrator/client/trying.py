@@ -24,7 +24,7 @@ from orchestrator.client.wiring import Wired
 from orchestrator.clock import Clock, utc_text
 from orchestrator.core.wording import count_text
 from orchestrator.errors import InputError, OrchestratorError
-from orchestrator.files import write_whole
+from orchestrator.files import make_folder, write_whole
 from orchestrator.home import TRIALS
 from orchestrator.platforms.platform import Supplies, Trial, Tried, Trying, Verdict
 from orchestrator.platforms.trials.running import TRIALS as TRIALS_THERE
@@ -61,7 +61,7 @@ class Live:
                 store.clear_dead(lambda: under_way(trials))
             tried = self.trial.run(Supplies(agent, store), say)
         path = self.home.path / TRIALS / f"{tried.run}.md"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, report(self.name, tried, began, self.clock.now()).encode())
         return tried, path
 

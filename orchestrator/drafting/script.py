@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ast
 import re
-import stat
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field

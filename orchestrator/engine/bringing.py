@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 from orchestrator.core.job import Input
 from orchestrator.errors import CorruptCheckpoint, NotFound, Rejected, Transient
-from orchestrator.files import remove_tree
+from orchestrator.files import make_folder, remove_tree
 from orchestrator.freeze import inputs, packing
 from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
@@ -42,7 +42,7 @@ def archive(store: Store, places: Sequence[str], sha256: str, target: Path) -> P
 
 def fetch(store: Store, run: str, sha256: str, target: Path) -> None:
     """Fetches an archive, unless it is here. Raises NotFound and CorruptCheckpoint as the store does."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.parent, 0o700)
     if target.exists() and inputs.digest(target) == sha256:
         return
     deposits.fetch_material(store, run, sha256, target)

@@ -7,7 +7,6 @@ for the run.
 from __future__ import annotations
 
 import contextlib
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.offer import Uplink
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, Transient
-from orchestrator.files import remove_tree
+from orchestrator.files import append, remove_tree
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
 from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.stores import checkpoints as stored
@@ -70,7 +69,7 @@ def bring(
         except CorruptCheckpoint as error:
             corrupt.append((ref.name, error.reason))
             brought = into / CHECKPOINTS / ref.name
-            (brought / "published").unlink(missing_ok=True)
+            remove_tree(brought / "published")
             refuse(brought)
         else:
             accepted += [_accepted(manifest, action.metric)] if manifest is not None else []
@@ -131,11 +130,11 @@ def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Ma
                 return stored.read(store, run, ref.name, manifest.sha256), False
         foreign = stored.publish(store, run, manifest, into)
     except FileNotFoundError as error:  # its blobs are missing: remove it, so that it is collected again
-        shutil.rmtree(folder)
+        remove_tree(folder)
         if before:
             return None, False
         raise Transient(f"only a part of {ref.name} was collected; it will be collected again") from error
-    published.touch()
+    append(published, b"")
     return manifest, foreign
 
 

@@ -31,7 +31,7 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import read_small, write_whole
+from orchestrator.files import make_folder, read_small, write_whole
 from orchestrator.freeze import inputs, packing
 from orchestrator.home import DEPOSITED, Folders
 from orchestrator.ledger import LedgerReader, RunSummary
@@ -155,7 +155,7 @@ def _read(note: Path) -> str:
 def _write(note: Path, text: str) -> None:
     """On a full disk the store is told twice, which does no harm."""
     with contextlib.suppress(OSError):
-        note.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(note.parent)
         write_whole(note, text.encode(), sync=False)
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from orchestrator.core import bounds, wire
 from orchestrator.errors import BackendError, CorruptCheckpoint, InputError, NotFound
+from orchestrator.files import write_whole
 from orchestrator.files.hashing import digest_file
 from orchestrator.session.staging import Content
 from orchestrator.stores.opening import Sharing
@@ -40,7 +41,7 @@ def key_for(store: Store, keys: SessionKeys) -> str:
     drawn = store.new_key()
     with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
         path = Path(folder) / "key"
-        path.write_text(f"{drawn}\n{store.proofs(_claim(keys, drawn))[0]}", "ascii")
+        write_whole(path, f"{drawn}\n{store.proofs(_claim(keys, drawn))[0]}".encode("ascii"), sync=False)
         store.put(keys.parcel_key, path, digest_file(path))
     return drawn
 

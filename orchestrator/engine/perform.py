@@ -53,7 +53,7 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import NO_ROOM, Lack, room_text, set_aside, write_whole
+from orchestrator.files import NO_ROOM, Lack, make_folder, remove_tree, room_text, set_aside, write_whole
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
@@ -308,7 +308,7 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
                 return Failed(action, Trouble.FULL, str(error))
         pinned = backends.platform(order.platform).prepare(order, materials)
     finally:
-        folders.preparing(order.run).unlink(missing_ok=True)
+        remove_tree(folders.preparing(order.run))
     if staged is not None:
         _remove(staged)
     return Done(action, image=pinned, notes=_untested(order))
@@ -427,13 +427,13 @@ def _untested(order: Order) -> tuple[str, ...]:
 def _tell(path: Path, text: str) -> None:
     """Writes a line for viewers. On a full disk only this line is lost."""
     with contextlib.suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         write_whole(path, text.encode(), sync=False)
 
 
 def _collect(action: Collect, backends: Backends) -> Report:
     into = backends.folders.collected(action.run, action.session)
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into)
     store = backends.store(action.store)
     found = Done(action)
     with snapshot(store):

@@ -25,6 +25,7 @@ from orchestrator.core.event import (
 from orchestrator.core.run import RunRecord, apply, submit
 from orchestrator.core.schedule import Fire, FireOutcome, Planned, Schedule, Steps, decide, run_name
 from orchestrator.errors import BackendError, Fenced, LedgerConflict, Rejected
+from orchestrator.files import make_folder
 from orchestrator.home import Folders
 from orchestrator.ledger import Ledger
 from orchestrator.unforeseen import Unforeseen, sentence
@@ -185,7 +186,7 @@ def carry_out(
     if steps.next_at is None and steps.schedule.active:
         steps = replace(steps, next_at=now + NO_ZONE_SECONDS)
     for event in steps.submissions:  # first, because a folder shows that a run lives in this home
-        folders.run(event.run).mkdir(parents=True, exist_ok=True)
+        make_folder(folders.run(event.run))
     if steps.schedule == schedule and not (steps.fires or steps.settled or steps.changes):
         ledger.schedules.look_at(schedule, steps.next_at, fence=fence)
     else:

@@ -1,9 +1,10 @@
 """Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
-`drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
-have put there, and `kernel` knows those that are the kernel's. `copying`, `removing`, `opening` and `room` do
-what their names say. `hashing` starts threads, so import it separately. Must never know what the files are
-for. Standard library only: it ships with the agent.
+`guarded` opens folders that a session can reach, for all others here. `drafts` writes files and decides which
+drafts may be removed. `reading` reads files that somebody else may have put there, and `kernel` knows those
+that are the kernel's. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
+threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
+the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
@@ -20,8 +21,19 @@ from orchestrator.files.drafts import (
     write_new,
     write_whole,
 )
+from orchestrator.files.guarded import (
+    PLAIN,
+    folder_at,
+    guard,
+    look,
+    make_folder,
+    open_file,
+    open_folder,
+    place,
+    rename,
+)
 from orchestrator.files.kernel import kernel_of, kernel_way
-from orchestrator.files.opening import PLAIN, append, open_log
+from orchestrator.files.opening import append, open_log, written
 from orchestrator.files.reading import (
     Odd,
     cut_short,
@@ -36,7 +48,15 @@ from orchestrator.files.reading import (
     read_own,
     read_small,
 )
-from orchestrator.files.removing import allow, allow_file, remove_tree, tighten
+from orchestrator.files.removing import (
+    allow,
+    allow_file,
+    make_read_only,
+    remove_empty,
+    remove_file,
+    remove_tree,
+    tighten,
+)
 from orchestrator.files.room import (
     NO_ROOM,
     Lack,
@@ -68,8 +88,10 @@ __all__ = [
     "disk_of",
     "draft_file",
     "draft_folder",
+    "folder_at",
     "free_bytes",
     "frozen_mode",
+    "guard",
     "held_folder",
     "holes",
     "in_memory",
@@ -80,16 +102,25 @@ __all__ = [
     "kernel_way",
     "kind",
     "link",
+    "look",
+    "make_folder",
+    "make_read_only",
     "names",
     "on_disk",
+    "open_file",
+    "open_folder",
     "open_log",
     "open_own",
     "opened",
     "own_trouble",
+    "place",
     "read",
     "read_own",
     "read_small",
+    "remove_empty",
+    "remove_file",
     "remove_tree",
+    "rename",
     "room_text",
     "set_aside",
     "sweep",
@@ -97,4 +128,5 @@ __all__ = [
     "tighten",
     "write_new",
     "write_whole",
+    "written",
 ]

@@ -11,7 +11,8 @@ from io import FileIO
 from pathlib import Path
 from typing import IO
 
-from orchestrator.files.opening import PLAIN
+from orchestrator.files.guarded import PLAIN, make_folder, open_file, place
+from orchestrator.files.removing import make_read_only, remove_tree
 from orchestrator.files.room import check_room
 from orchestrator.shut import is_shut
 
@@ -35,8 +36,8 @@ def copy_file(
     """
     if is_shut(source.stat(follow_symlinks=follow)):
         raise OSError(errno.EPERM, "the ledger's own file, which must not be read while in use", str(source))
-    flags = PLAIN & ~os.O_NOFOLLOW if follow else PLAIN
-    reading = os.open(source, os.O_RDONLY | flags)
+    plain = PLAIN & ~os.O_NOFOLLOW
+    reading = os.open(source, os.O_RDONLY | plain) if follow else open_file(source, os.O_RDONLY)
     try:
         found = os.fstat(reading)
         if not stat.S_ISREG(found.st_mode):
@@ -51,13 +52,13 @@ def copy_file(
 def copy_open(reading: int, target: Path, size: int, mode: int = 0o600) -> None:
     """Copies the first `size` bytes of an open file to a new file, like `copy_file`. Raises Lack if it does
     not fit beside what stays free for others."""
-    writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | PLAIN, mode)
+    writing = open_file(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     try:
         if not _shared(reading, writing, size):
             check_room(target.parent, size)
             _fill(reading, writing, size)
     except OSError:
-        target.unlink()
+        remove_tree(target)
         raise
     finally:
         os.close(writing)
@@ -99,12 +100,12 @@ def copy_tree(source: Path, target: Path, *, follow: bool = False, read_only: bo
     made = []
     for here, folders, names in os.walk(source, followlinks=follow, onerror=_raise):
         into = target / Path(here).relative_to(source)
-        into.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(into, 0o700)
         made.append(into)
         for name in names + [name for name in folders if not follow and Path(here, name).is_symlink()]:
             copy_file(Path(here, name), into / name, frozen_mode(Path(here, name)), follow=follow)
     for folder in reversed(made) if read_only else ():
-        folder.chmod(0o500)
+        make_read_only(folder)
 
 
 def frozen_mode(path: Path) -> int:
@@ -137,7 +138,8 @@ def link(file: FileIO, target: Path) -> bool:
     """Gives an open file a second name; False if a hard link is impossible."""
     here = file.fileno()
     try:
-        os.link(f"/proc/self/fd/{here}", target, src_dir_fd=here, follow_symlinks=True)
+        with place(target) as (folder, name):
+            os.link(f"/proc/self/fd/{here}", name, dst_dir_fd=folder, follow_symlinks=True)
     except OSError as error:
         if error.errno not in _NO_LINK:
             raise

@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from io import BufferedRandom
 from pathlib import Path
 
-from orchestrator.files.opening import PLAIN
-from orchestrator.files.removing import remove_tree
+from orchestrator.files.guarded import PLAIN, folder_at, look, make_folder, place
+from orchestrator.files.removing import remove_in
 
 PREFIX = ".tmp-orchestrator-"
 _NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP, errno.ENOSYS, errno.EBADF}
@@ -37,10 +37,12 @@ _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK}
 
 @dataclass(frozen=True)
 class Draft:
-    """A file being written under a temporary name; `fd` is open for reading and writing, and locked."""
+    """A file being written under a temporary name in `folder`, which is open; `fd` is open for reading and
+    writing, and locked."""
 
     path: Path
     fd: int
+    folder: int
 
     def write(self, data: bytes | memoryview) -> None:
         """Appends all of `data`."""
@@ -60,40 +62,55 @@ class Draft:
         """Makes the draft the target and replaces what was there. With `sync`, durably."""
         if sync:
             self.sync()
-        self.path.replace(target)
-        if sync:
-            sync_folder(target.parent)
+        with self._place(target) as (folder, name):
+            os.rename(self.path.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+            if sync:
+                _sync(folder)
 
-    def create(self, target: Path) -> None:
-        """Makes the draft the target. Raises FileExistsError if the target exists. Syncs nothing.
+    def create(self, target: Path, *, sync: bool = False) -> None:
+        """Makes the draft the target. Raises FileExistsError if the target exists. With `sync`, durably.
 
         FAT and some network and user-space file systems have no hard links. If two writers race there, one
         may replace the other's file.
         """
-        try:
-            target.hardlink_to(self.path)
-        except OSError as error:
-            if error.errno not in _NO_LINKS:
-                raise
-            if os.path.lexists(target):
-                raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
-            self.path.rename(target)
+        if sync:
+            self.sync()
+        with self._place(target) as (folder, name):
+            try:
+                os.link(self.path.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                if look(target) is not None:
+                    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), str(target)) from error
+                os.rename(self.path.name, name, src_dir_fd=self.folder, dst_dir_fd=folder)
+            if sync:
+                _sync(folder)
+
+    @contextmanager
+    def _place(self, target: Path) -> Iterator[tuple[int, str]]:
+        if target.parent == self.path.parent:
+            yield self.folder, target.name
+            return
+        with place(target) as found:
+            yield found
 
 
 @contextmanager
 def draft_file(folder: Path, mode: int = 0o600) -> Iterator[Draft]:
     """A new draft in the folder. Removed at the end unless it was renamed."""
-    while True:
-        path = _new_name(folder)
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, mode)
-        if _held(path, fd):
-            break
-    try:
-        yield Draft(path, fd)
-    finally:
-        with contextlib.suppress(OSError):
-            path.unlink()
-        os.close(fd)
+    with folder_at(folder) as there:
+        while True:
+            name = _new_name()
+            fd = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | PLAIN, mode, dir_fd=there)
+            if _held(there, name, fd):
+                break
+        try:
+            yield Draft(folder / name, fd, there)
+        finally:
+            with contextlib.suppress(OSError):
+                os.unlink(name, dir_fd=there)
+            os.close(fd)
 
 
 def write_whole(
@@ -110,14 +127,17 @@ def write_new(target: Path, data: bytes) -> None:
     """Like `write_whole`, durably, but raises FileExistsError if the file exists."""
     with draft_file(target.parent) as draft:
         draft.write(data)
-        draft.sync()
-        draft.create(target)
-        sync_folder(target.parent)
+        draft.create(target, sync=True)
 
 
 def sync_folder(folder: Path) -> None:
     """Makes the folder's entries durable. Does nothing if the file system cannot do that."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    with folder_at(folder) as there:
+        _sync(there)
+
+
+def _sync(folder: int) -> None:
+    fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -133,19 +153,20 @@ def sync_folder(folder: Path) -> None:
 @contextmanager
 def draft_folder(parent: Path, mode: int = 0o777, prefix: str = PREFIX) -> Iterator[Path]:
     """A new, empty folder under a temporary name. Removed at the end unless it was renamed."""
-    while True:
-        path = _new_name(parent, prefix)
-        path.mkdir(mode=mode)
-        with contextlib.suppress(FileNotFoundError):
-            fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if _held(path, fd):
-                break
-    try:
-        yield path
-    finally:
-        with contextlib.suppress(OSError):
-            remove_tree(path)
-        os.close(fd)
+    with folder_at(parent) as there:
+        while True:
+            name = _new_name(prefix)
+            os.mkdir(name, mode, dir_fd=there)
+            with contextlib.suppress(FileNotFoundError):
+                fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | PLAIN, dir_fd=there)
+                if _held(there, name, fd):
+                    break
+        try:
+            yield parent / name
+        finally:
+            with contextlib.suppress(OSError):
+                remove_in(there, name)
+            os.close(fd)
 
 
 @contextmanager
@@ -153,25 +174,24 @@ def held_folder(path: Path) -> Iterator[None]:
     """A new, private folder of this name, locked like a draft and removed at the end. Use it for a draft that
     is never published, in a folder where everything may be swept."""
     set_aside(path)
-    path.mkdir(mode=0o700, parents=True)
-    with _locked(path):
-        try:
-            yield
-        finally:
-            with contextlib.suppress(OSError):
-                remove_tree(path)
+    make_folder(path.parent)
+    with place(path) as (folder, name):
+        os.mkdir(name, 0o700, dir_fd=folder)
+        with _locked(folder, name):
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    remove_in(folder, name)
 
 
 def set_aside(path: Path) -> None:
     """Removes a file or folder: first its name, at once, then its content. After a crash, a sweep removes the
     rest. No error if it does not exist."""
-    gone = _new_name(path.parent)
-    with _locked(path):
-        try:
-            path.rename(gone)
-        except FileNotFoundError:
-            return
-        remove_tree(gone)
+    gone = _new_name()
+    with contextlib.suppress(FileNotFoundError), place(path) as (folder, name), _locked(folder, name):
+        os.rename(name, gone, src_dir_fd=folder, dst_dir_fd=folder)
+        remove_in(folder, gone)
 
 
 # --- Drafts of dead writers -------------------------------------------------------------------------------
@@ -179,42 +199,45 @@ def set_aside(path: Path) -> None:
 
 def sweep(folder: Path, prefix: str = PREFIX) -> None:
     """Removes the drafts of dead writers. Drafts of living writers are locked and stay."""
-    for entry in list(os.scandir(folder)):
-        if not entry.name.startswith(prefix):
-            continue
-        is_folder = entry.is_dir(follow_symlinks=False)
-        with contextlib.suppress(OSError), _lock_of_the_dead(Path(entry.path)):
-            remove_tree(Path(entry.path)) if is_folder else Path(entry.path).unlink()
+    with folder_at(folder, os.O_RDONLY) as there:
+        with os.scandir(there) as entries:
+            names = [entry.name for entry in entries]
+        for name in names:
+            if name.startswith(prefix):
+                with contextlib.suppress(OSError), _lock_of_the_dead(there, name):
+                    remove_in(there, name)
 
 
 def is_locked(path: Path) -> bool:
     """Whether a living writer holds the draft. True also if that is unknown."""
     try:
-        with _lock_of_the_dead(path):
+        with place(path) as (folder, name), _lock_of_the_dead(folder, name):
             return False
     except OSError:
         return True
 
 
-def _new_name(folder: Path, prefix: str = PREFIX) -> Path:
-    return folder / f"{prefix}{secrets.token_hex(8)}"
+def _new_name(prefix: str = PREFIX) -> str:
+    return f"{prefix}{secrets.token_hex(8)}"
 
 
-def _held(path: Path, fd: int) -> bool:
+def _held(folder: int, name: str, fd: int) -> bool:
     """Locks the draft. False if a sweep removed it between its creation and its lock."""
     with contextlib.suppress(OSError):  # no locks on this file system: nothing is swept there
         fcntl.flock(fd, fcntl.LOCK_EX)
-    if path.exists():
-        return True
-    os.close(fd)
-    return False
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        os.close(fd)
+        return False
+    return True
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Locks a path, so that sweeps leave it alone. Goes on without a lock if it cannot be opened."""
+def _locked(folder: int, name: str) -> Iterator[None]:
+    """Locks what is there, so that sweeps leave it alone. Goes on without a lock if it cannot be opened."""
     try:
-        fd = os.open(path, os.O_RDONLY | PLAIN)
+        fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
     except OSError:
         yield
         return
@@ -227,10 +250,10 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _lock_of_the_dead(path: Path) -> Iterator[None]:
+def _lock_of_the_dead(folder: int, name: str) -> Iterator[None]:
     """Holds the lock of a draft that nobody is writing. Raises OSError if a living writer holds it, or if
     there are no locks."""
-    fd = os.open(path, os.O_RDONLY | PLAIN)
+    fd = os.open(name, os.O_RDONLY | PLAIN, dir_fd=folder)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         yield

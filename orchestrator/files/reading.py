@@ -17,8 +17,8 @@ from pathlib import Path, PurePosixPath
 
 from orchestrator.core import bounds
 from orchestrator.errors import InputError
+from orchestrator.files.guarded import PLAIN, place
 from orchestrator.files.kernel import kernel_at
-from orchestrator.files.opening import PLAIN
 from orchestrator.shut import is_shut
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | PLAIN
@@ -210,24 +210,33 @@ def _open_file(root: Path, name: PurePosixPath) -> int | None:
 
 def _open_folder(root: Path, name: PurePosixPath) -> int | None:
     """Opens each part of the path in turn, so that none of them can be a link."""
-    folder: int | None = None
-    way = PurePosixPath(root.name)
-    for part in (str(root), *name.parts):
-        way = way if folder is None else way / part
+    try:
+        with place(root) as (above, first):
+            return _entered(above, (first, *name.parts))
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _odd(error.filename or root.name, error) from error
+
+
+def _entered(above: int, parts: tuple[str, ...]) -> int:
+    folder, way = above, PurePosixPath()
+    for part in parts:
+        way /= part
         try:
             below = os.open(part, _FOLDER, dir_fd=folder)
         except FileNotFoundError:
-            return None
+            raise
         except OSError as error:
             raise _odd(str(way), error, _kind_at(part, folder)) from error
         finally:
-            if folder is not None:
+            if folder != above:
                 os.close(folder)
         folder = below
     return folder
 
 
-def _kind_at(part: str, folder: int | None) -> str:
+def _kind_at(part: str, folder: int) -> str:
     """The kind of thing that is there instead of a folder; empty for a folder that cannot be opened."""
     try:
         mode = os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode

@@ -8,9 +8,10 @@ import errno
 import os
 import secrets
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
-from orchestrator.files.opening import PLAIN
+from orchestrator.files.guarded import PLAIN, place
 
 _OTHERS = 0o077
 _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
@@ -19,17 +20,34 @@ _NOT_EMPTY = {errno.ENOTEMPTY, errno.EEXIST}
 def remove_tree(path: Path) -> None:
     """Removes a file, or a folder and everything below it, even if modes forbid it and however deep it is.
     Follows no link. No error if it does not exist."""
-    with contextlib.suppress(FileNotFoundError):
-        if not stat.S_ISDIR(path.lstat().st_mode):
-            path.unlink()
-            return
-        allow(path)
-        top = os.open(path, os.O_DIRECTORY | PLAIN)
-        try:
-            _empty(top)
-        finally:
-            os.close(top)
-        path.rmdir()
+    with contextlib.suppress(FileNotFoundError), place(path) as (folder, name):
+        remove_in(folder, name)
+
+
+def remove_in(folder: int, name: str) -> None:
+    """Like `remove_tree`, but raises FileNotFoundError."""
+    if not stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+        os.unlink(name, dir_fd=folder)
+        return
+    allow(name, folder)
+    top = os.open(name, os.O_DIRECTORY | PLAIN, dir_fd=folder)
+    try:
+        _empty(top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=folder)
+
+
+def remove_file(path: Path) -> None:
+    """Removes a file, but never a folder. Raises FileNotFoundError if it is missing."""
+    with place(path) as (folder, name):
+        os.unlink(name, dir_fd=folder)
+
+
+def remove_empty(folder: Path) -> None:
+    """Removes a folder. Raises OSError if anything is in it, and FileNotFoundError if it is missing."""
+    with place(folder) as (above, name):
+        os.rmdir(name, dir_fd=above)
 
 
 def _empty(top: int) -> None:
@@ -76,31 +94,44 @@ def _removed_empty(name: str, folder: int) -> bool:
 def allow(folder: Path | str, parent: int | None = None) -> None:
     """Gives the owner all permissions for a folder again. Does nothing for anything but a folder of this
     user. `parent`: the descriptor of the folder that contains it."""
-    with contextlib.suppress(OSError):  # a link, or gone
-        fd = os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
-        try:
-            os.chmod(f"/proc/self/fd/{fd}", 0o700)  # noqa: PTH101 - by descriptor: the name may be another's by now
-        finally:
-            os.close(fd)
+    _change_mode(folder, lambda found: 0o700 if stat.S_ISDIR(found.st_mode) else None, parent)
 
 
 def allow_file(path: Path) -> None:
     """Gives the owner the permission to read and write a file again. Does nothing for anything but a regular
     file of this user."""
-    with contextlib.suppress(OSError):
-        fd = os.open(path, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
-        try:
-            if stat.S_ISREG(os.fstat(fd).st_mode):
-                os.chmod(f"/proc/self/fd/{fd}", 0o600)  # noqa: PTH101 - as in `allow`
-        finally:
-            os.close(fd)
+    _change_mode(path, lambda found: 0o600 if stat.S_ISREG(found.st_mode) else None)
+
+
+def make_read_only(folder: Path) -> None:
+    """Makes a folder read-only for its owner. Does nothing for anything but a folder of this user."""
+    _change_mode(folder, lambda found: 0o500 if stat.S_ISDIR(found.st_mode) else None)
 
 
 def tighten(path: Path) -> bool:
     """Removes all permissions of others for a file or folder of this user. Returns whether there were any."""
-    with contextlib.suppress(OSError):
-        found = path.lstat()
-        if not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and found.st_mode & _OTHERS:
-            path.chmod(stat.S_IMODE(found.st_mode) & ~_OTHERS)
+    return _change_mode(
+        path, lambda found: stat.S_IMODE(found.st_mode) & ~_OTHERS if _is_open(found) else None
+    )
+
+
+def _is_open(found: os.stat_result) -> bool:
+    return not stat.S_ISLNK(found.st_mode) and found.st_uid == os.geteuid() and bool(found.st_mode & _OTHERS)
+
+
+def _change_mode(
+    path: Path | str, wanted: Callable[[os.stat_result], int | None], parent: int | None = None
+) -> bool:
+    """Gives what is there the mode that is wanted for it (None: leaves it alone), and returns whether it did.
+    By descriptor, because the name may be another's by then."""
+    with contextlib.ExitStack() as stack, contextlib.suppress(OSError):
+        name = str(path)
+        if parent is None:
+            parent, name = stack.enter_context(place(Path(path)))
+        there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+        stack.callback(os.close, there)
+        mode = wanted(os.fstat(there))
+        if mode is not None:
+            os.chmod(f"/proc/self/fd/{there}", mode)  # noqa: PTH101 - see above
             return True
     return False

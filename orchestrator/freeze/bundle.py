@@ -23,7 +23,7 @@ from orchestrator.core import credentials
 from orchestrator.core.checkpoint import safe_path
 from orchestrator.core.wording import size_text
 from orchestrator.errors import InputError
-from orchestrator.files import PLAIN, draft_file, kernel_of, kernel_way
+from orchestrator.files import draft_file, kernel_of, kernel_way, make_folder, open_file
 from orchestrator.freeze import ignoring, left_out
 from orchestrator.freeze.left_out import LeftOut
 
@@ -311,7 +311,7 @@ def _some(names: Collection[str]) -> str:
 
 
 def _publish(place: Path, entries: list[_Entry], into: Path, allow: frozenset[str]) -> str:
-    into.mkdir(parents=True, exist_ok=True)
+    make_folder(into)
     with draft_file(into) as draft:
         with draft.stream() as stream:
             _write(place, entries, stream, allow)
@@ -353,7 +353,7 @@ def _read(path: Path) -> tuple[bytes, int]:
     """
     for _ in range(_READ_ATTEMPTS):
         try:
-            with os.fdopen(os.open(path, os.O_RDONLY | PLAIN), "rb") as stream:
+            with os.fdopen(open_file(path, os.O_RDONLY), "rb") as stream:
                 before = os.fstat(stream.fileno())
                 if not stat.S_ISREG(before.st_mode) or before.st_size > BYTES_MAX:
                     break

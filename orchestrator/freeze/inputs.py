@@ -25,6 +25,8 @@ from orchestrator.files import (
     kernel_of,
     kernel_way,
     kind,
+    make_folder,
+    rename,
     set_aside,
     sync_folder,
 )
@@ -103,13 +105,13 @@ def stage(
     if _is_whole(target, inputs):
         return target
     set_aside(target)
-    into.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(into, 0o700)
     with draft_folder(into, 0o700) as draft:
         for each in inputs:
             if give is None or not give(each, draft / each.name):
                 _copy(each, draft / each.name)
         if not target.is_dir():
-            draft.rename(target)
+            rename(draft, target)
             sync_folder(into)
     return target
 

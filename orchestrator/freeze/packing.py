@@ -6,13 +6,14 @@ stores or jobs. The archive itself is not trusted: what came out counts, by the 
 
 from __future__ import annotations
 
+import os
 import shutil
 import tarfile
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from orchestrator.core import bounds
-from orchestrator.files import frozen_mode
+from orchestrator.files import frozen_mode, make_folder, open_file
 from orchestrator.freeze import inputs
 
 ROOT = "input"
@@ -65,12 +66,13 @@ def _write(tar: tarfile.TarFile, entry: tarfile.TarInfo, target: Path) -> None:
     ):
         raise ValueError(f"{_FOREIGN}{entry.name[:100]!a}")
     path = target.joinpath(*parts[1:])
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent)
     stream = tar.extractfile(entry)
     assert stream is not None, "it is a plain file"
-    with stream, path.open("xb") as written:
+    writing = open_file(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with stream, os.fdopen(writing, "wb") as written:
         shutil.copyfileobj(stream, written)
-    path.chmod(0o755 if entry.mode & 0o100 else 0o644)
+        os.fchmod(writing, 0o755 if entry.mode & 0o100 else 0o644)
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -12,6 +12,7 @@ from orchestrator import catalog
 from orchestrator.catalog import Entry
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
+from orchestrator.files import guard
 from orchestrator.platforms.platform import Platform
 
 _HERE = "orchestrator.platforms"
@@ -41,11 +42,11 @@ SINGLE: Mapping[str, str] = {
 
 
 def build(name: str, type: str, options: Mapping[str, object], *, folder: Path, clock: Clock) -> Platform:
-    """The platform `name` of a user's config. `folder` is its own folder on this machine.
+    """The platform `name` of a user's config. `folder` is its own folder here, which may be a link.
 
     Raises InputError as `orchestrator.catalog.build` does.
     """
-    platform: Platform = catalog.build("platform", name, type, options, TYPES, folder, clock)
+    platform: Platform = catalog.build("platform", name, type, options, TYPES, guard(folder), clock)
     return platform
 
 

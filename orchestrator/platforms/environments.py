@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import Transient
-from orchestrator.files import remove_tree
+from orchestrator.files import open_file, remove_tree, rename
 from orchestrator.platforms.platform import Leftover
 
 KIND = "environment"
@@ -50,15 +50,14 @@ def remove(folder: Path, name: str, platform: str) -> None:
             raise Transient(f"{name} is in use", backend=platform, operation="remove")
         aside = folder / f"{_REMOVED}{_key(name)}"
         remove_tree(aside)
-        os.rename(path, aside)  # noqa: PTH104 - no session may find a part of it
+        rename(path, aside)  # at once: no session may find a part of it
         remove_tree(aside)
 
 
 @contextmanager
 def _alone(folder: Path, name: str) -> Iterator[bool]:
     """Whether no session uses or makes it. The lock's file stays: another session may have opened it."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(folder / f"{_key(name)}{_LOCK}", flags, 0o600)
+    descriptor = open_file(folder / f"{_key(name)}{_LOCK}", os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

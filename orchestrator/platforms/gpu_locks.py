@@ -21,9 +21,8 @@ from orchestrator import processes, user
 from orchestrator.clock import Clock
 from orchestrator.core.wording import count_text
 from orchestrator.errors import Rejected
-from orchestrator.files import write_whole
+from orchestrator.files import guard, make_folder, open_file, write_whole
 
-_PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _WHO_BYTES_MAX = 4096
 _PIDS_TOLD_MAX = 8
 _TRIES, _PAUSE_SECONDS = 100, 0.02  # somebody may look at a lock while we take it
@@ -66,7 +65,7 @@ class GpuLocks:
     """The locks in a folder, which is made when the first is taken."""
 
     def __init__(self, folder: Path, clock: Clock) -> None:
-        self._folder = folder
+        self._folder = guard(folder)
         self._clock = clock
 
     def holders(self, uuids: Iterable[str]) -> dict[str, Holder]:
@@ -77,7 +76,7 @@ class GpuLocks:
 
     def _holder(self, uuid: str, outlived: _Outlived) -> Holder | None:
         try:
-            descriptor = os.open(self._path(uuid), os.O_RDONLY | _PLAIN)
+            descriptor = open_file(self._path(uuid), os.O_RDONLY)
         except FileNotFoundError:
             return None
         except OSError:  # somebody put something else there
@@ -129,8 +128,8 @@ class GpuLocks:
 
     def _take(self, uuid: str) -> int | None:
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            descriptor = os.open(self._path(uuid), os.O_RDWR | os.O_CREAT | _PLAIN, 0o600)
+            make_folder(self._folder, 0o700)
+            descriptor = open_file(self._path(uuid), os.O_RDWR | os.O_CREAT)
         except OSError as error:
             raise Rejected(
                 f"the lock of a GPU, {self._path(uuid)}, cannot be opened: {error.strerror}"
@@ -157,7 +156,7 @@ class GpuLocks:
 
     def _who(self, uuid: str) -> str:
         try:
-            descriptor = os.open(self._folder / f"{uuid}.session", os.O_RDONLY | _PLAIN)
+            descriptor = open_file(self._folder / f"{uuid}.session", os.O_RDONLY)
         except OSError:
             return ""
         try:

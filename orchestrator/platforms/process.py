@@ -18,7 +18,8 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -32,7 +33,18 @@ from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.own_accelerators import NO_OWN, Own, own_named, row_named
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, InputError, NotFound, Rejected, Transient
-from orchestrator.files import allow, is_full, read_small, remove_tree, sweep, write_whole
+from orchestrator.files import (
+    allow,
+    guard,
+    is_full,
+    look,
+    make_folder,
+    open_file,
+    read_small,
+    remove_tree,
+    sweep,
+    write_whole,
+)
 from orchestrator.interpreters import Interpreter
 from orchestrator.platforms import environments
 from orchestrator.platforms.platform import Finding, Health, Leftover, Sight
@@ -46,11 +58,13 @@ from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.staging import Materials
 
 _LOCK_FD = 3
+_APPENDING = os.O_WRONLY | os.O_CREAT | os.O_APPEND
 _MACHINE_ID = Path("/etc/machine-id")  # machine-id(5): not to be given away as it is
 _IDENTITY_CHARS = 16
 _PID_LIMIT = 1 << 22  # the kernel's maximum
 # The shell writes its pid, then becomes the agent. So the pid is recorded before the agent exists.
-_START = 'cd -- "$1" && echo $$ >agent.pid && exec "$0" "$1/agent.pyz" "$1" --settings "$2"'
+# Its standard input is the open file for the pid: by name, the shell would follow a link.
+_START = 'cd -- "$1" && echo $$ >&0 && exec "$0" "$1/agent.pyz" "$1" --settings "$2" </dev/null'
 _NOT_LINUX = Unavailable(
     "processes of this machine need Linux", until_human("use Docker: a platform of type docker")
 )
@@ -73,7 +87,7 @@ class ProcessPlatform:
     def __init__(self, name: str, options: ProcessOptions, folder: Path, clock: Clock) -> None:
         self._name = name
         self._options = options
-        self._folder = folder.absolute()
+        self._folder = guard(folder)
         self._clock = clock
         self._children: set[int] = set()
         self._children_lock = threading.Lock()
@@ -104,7 +118,7 @@ class ProcessPlatform:
     def _machine(self) -> str:
         """Sessions are found by their folders. Another home has others, and another machine runs none."""
         system = _text(_MACHINE_ID) or ""
-        identity = hashlib.sha256(f"{system}\n{self._folder.resolve()}".encode()).hexdigest()
+        identity = hashlib.sha256(f"{system}\n{self._folder}".encode()).hexdigest()
         return machine_id(identity[:_IDENTITY_CHARS], socket.gethostname())
 
     def survey(self) -> tuple[Offer, ...]:
@@ -217,21 +231,19 @@ class ProcessPlatform:
         root = session.root
         remove_tree(root / "agent.pid")
         _leave(session, "launched", repr(self._clock.elapsed()))
-        writing = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
-        pid = os.posix_spawn(
-            "/bin/sh",
-            ["sh", "-c", _START, sys.executable, str(root), settings],
-            self._environment(session, python) | more,
-            setsid=True,
-            # Only the child duplicates the lock. If it were made inheritable here, an agent started by
-            # another thread at the same time could inherit it too.
-            file_actions=[
-                *_kept((lock, *gpu_locks)),
-                (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
-                (os.POSIX_SPAWN_OPEN, 1, str(root / "agent.out"), writing, 0o600),
-                (os.POSIX_SPAWN_DUP2, 1, 2),
-            ],
-        )
+        streams = [open_file(root / name, _APPENDING) for name in ("agent.pid", "agent.out", "agent.out")]
+        kept = (lock, *gpu_locks, *streams)
+        try:
+            pid = os.posix_spawn(
+                "/bin/sh",
+                ["sh", "-c", _START, sys.executable, str(root), settings],
+                self._environment(session, python) | more,
+                setsid=True,
+                file_actions=[*processes.kept(kept, _LOCK_FD, streams=len(streams))],
+            )
+        finally:
+            for stream in streams:
+                os.close(stream)
         with self._children_lock:
             self._children.add(pid)
 
@@ -331,16 +343,19 @@ class ProcessPlatform:
 
     def open(self, name: str) -> FolderOutbox:
         session = self._own(name)
-        if session is None or not os.path.lexists(session.outbox):
-            raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
-        return FolderOutbox(session.outbox)
+        with suppress(OSError):  # it lies behind a link
+            if session is not None and look(session.outbox) is not None:
+                return FolderOutbox(session.outbox)
+        raise NotFound(f"no outbox of {name}", backend=self._name, operation="collect")
 
     def stop(self, name: str) -> StopReply:
         session = SessionFolder.of(self._folder, name)
         if self._is_foreign(session):
             return StopReply.ENDED  # we have no session of this name
-        if not session.root.exists():
-            session.root.mkdir(mode=0o700, parents=True, exist_ok=True)  # so that it is not staged later
+        if not session.reclaim():
+            _end_rest(session)
+            return StopReply.ENDED
+        make_folder(session.root, 0o700)  # so that it is not staged later
         first = not session.stopped
         if first:
             _leave(session, "stop", repr(self._clock.elapsed()))
@@ -357,7 +372,7 @@ class ProcessPlatform:
 
     def discard(self, name: str) -> None:
         session = SessionFolder.of(self._folder, name)
-        if not session.root.exists():
+        if not session.reclaim() or look(session.root) is None:
             _end_rest(session)  # it may have removed its own folder
             return
         if self._is_foreign(session):
@@ -373,7 +388,7 @@ class ProcessPlatform:
 
     def leftovers(self) -> tuple[Leftover, ...]:
         paths = sorted(self._folder.iterdir()) if self._folder.is_dir() else []
-        there = (self._own(path.name) for path in paths if not path.is_symlink())
+        there = (self._own(path.name) for path in paths if path.is_dir() and not path.is_symlink())
         sessions = (_leftover(session) for session in there if session is not None)
         return (*sessions, *environments.unused(self._folder / ENVIRONMENTS, self._clock.now()))
 
@@ -416,7 +431,8 @@ def _leftover(session: SessionFolder) -> Leftover:
 def _kill(session: SessionFolder, reason: str) -> None:
     """Kills everything of the session at once. Leaves the reason where observe finds it."""
     again = _text(session.root / "killed") is not None
-    _leave(session, "killed", reason)
+    with suppress(OSError):  # a session whose folder cannot be written is killed as well
+        _leave(session, "killed", reason)
     found = _end_rest(session)
     _signal(session, signal.SIGKILL)  # an agent started by an earlier version has no mark
     if again and not found:
@@ -461,18 +477,6 @@ def _signal(session: SessionFolder, number: signal.Signals) -> None:
         return
     finally:
         os.close(held)
-
-
-def _kept(locks: Sequence[int]) -> Iterator[tuple[int, ...]]:
-    """File actions by which the child keeps the locks, from _LOCK_FD on, and nobody else inherits them. First
-    out of the way, because a lock's number may be one that another shall have."""
-    aside = max((*locks, _LOCK_FD + len(locks))) + 1
-    for number, lock in enumerate(locks):
-        yield os.POSIX_SPAWN_DUP2, lock, aside + number
-    for number in range(len(locks)):
-        yield os.POSIX_SPAWN_DUP2, aside + number, _LOCK_FD + number
-    for number in range(len(locks)):
-        yield os.POSIX_SPAWN_CLOSE, aside + number
 
 
 def _text(path: Path) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.errors import Transient
+from orchestrator.files import open_folder
 from orchestrator.home import RUNS
 from orchestrator.pruning.listing import SET_ASIDE
 from orchestrator.pruning.rules import BY_CONTENT, Judgement, Thing
@@ -41,7 +42,7 @@ class Outcome:
 def alone(home: Path) -> Iterator[None]:
     """Allows one prune of a home at a time. It locks the home itself, because a full disk has no room for a
     lock file. Raises Transient if another prune is running."""
-    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = open_folder(home, os.O_RDONLY)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -184,7 +185,7 @@ def _parent(home: Path, thing: Thing) -> Iterator[int | None]:
 @contextmanager
 def _opened(home: Path, pieces: Sequence[str]) -> Iterator[int | None]:
     """A descriptor of a folder below the home; None if it does not exist or lies behind a link."""
-    descriptor = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = open_folder(home, os.O_RDONLY)
     try:
         for piece in pieces:
             try:

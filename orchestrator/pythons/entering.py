@@ -12,7 +12,7 @@ import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orchestrator.files import write_whole
+from orchestrator.files import make_folder, write_whole
 from orchestrator.interpreters import Interpreter
 from orchestrator.pythons import conda, ours
 
@@ -72,7 +72,7 @@ def _leads_to(name: str, path: str, python: Interpreter) -> bool:
 
 def _link(links: Path, python: Interpreter, names: list[str]) -> None:
     """Programs of these names that start the interpreter. A link would lead away from its environment."""
-    links.mkdir(mode=0o700, exist_ok=True)
+    make_folder(links, 0o700)
     start = f"#!/bin/sh\nexec {shlex.quote(python.path)}"
     for name in names:
         _program(links / name, f'{start} "$@"\n')

@@ -21,6 +21,7 @@ from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import OrchestratorError, Transient
+from orchestrator.files import make_folder
 from orchestrator.platforms.platform import Cleaning, Platform, Sight
 from orchestrator.rehearsal import witness
 from orchestrator.rehearsal.comparing import Seen, opened, trace
@@ -147,7 +148,7 @@ class Ground:
 
     def _read(self, name: str, order: Order, late: bool, seconds: float) -> Leg:
         into = self.folder / order.session
-        into.mkdir(parents=True, exist_ok=True)
+        make_folder(into)
         outbox = self.platform.open(order.session)
         said = saying.said(outbox)
         while (found := collect(outbox, into, last=True)).more:

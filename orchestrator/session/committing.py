@@ -12,7 +12,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -164,7 +163,7 @@ class Outbox:
         """The manifest comes last: its blobs are durable by now."""
         encoded = _within_bounds(manifest)
         target = self._folder.outbox / CHECKPOINTS / manifest.name
-        target.mkdir(exist_ok=True)
+        files.make_folder(target)
         sync_folder(self._blobs)
         write_whole(target / MANIFEST, encoded)
         sync_folder(target.parent)
@@ -296,8 +295,8 @@ class Outbox:
         for name in gone:
             folder = self._folder.outbox / CHECKPOINTS / name
             with suppress(OSError):
-                (folder / MANIFEST).unlink()
-                folder.rmdir()
+                files.remove_file(folder / MANIFEST)
+                files.remove_empty(folder)
         self._drop_unreferenced()
 
     def _committed(self) -> list[Accepted]:
@@ -313,7 +312,7 @@ class Outbox:
         for blob in self._blobs.iterdir():
             if blob.name not in named:
                 with suppress(OSError):
-                    blob.unlink()
+                    files.remove_file(blob)
 
 
 def step_of(saved: Path) -> int | None:
@@ -338,9 +337,9 @@ def remove(saved: Path) -> None:
     """Renames a saved folder away before it is removed, so that the command can save this step again."""
     aside = saved.with_name(f".tmp-gone-{saved.name}")
     with suppress(OSError):
-        saved.rename(aside)
-    with suppress(RecursionError):  # so deep a tree is removed with the session
-        shutil.rmtree(aside, ignore_errors=True)
+        files.rename(saved, aside)
+    with suppress(OSError):
+        files.remove_tree(aside)
 
 
 @contextmanager

@@ -23,13 +23,16 @@ from orchestrator.core.order import Order
 from orchestrator.core.session import Sighting
 from orchestrator.errors import NameTaken, Rejected
 from orchestrator.files import (
-    PLAIN,
     Odd,
     allow,
     allow_file,
     copy_file,
     copy_tree,
     draft_folder,
+    look,
+    make_folder,
+    open_file,
+    rename,
     set_aside,
     sync_folder,
     write_whole,
@@ -66,7 +69,7 @@ class SessionFolder(Layout):
 
     @property
     def stopped(self) -> bool:
-        return self.stop.exists()
+        return look(self.stop) is not None
 
     def ordered(self) -> Order | None:
         """The order that was staged here, or None. Raises ValueError if it cannot be read."""
@@ -81,17 +84,21 @@ class SessionFolder(Layout):
     def stage(self, order: Order, materials: Materials) -> None:
         """Puts everything that a session needs in place with one rename. Replaces what was staged for
         another order of this name, if that never started."""
+        if not self.reclaim():
+            raise Rejected(
+                f"there is a link on the way to {self.root}, and it is not followed: remove the link"
+            )
         there = self.ordered()
-        if there == order or (there is None and self.root.exists()):
+        if there == order or (there is None and look(self.root) is not None):
             return  # already staged, or stopped before that and never to start
         parent = self.root.parent
-        parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(parent, 0o700)
         try:
             with draft_folder(parent, 0o700) as draft:
                 _fill(draft, order, materials)
                 if there is not None:
                     self._withdraw()
-                draft.rename(self.root)
+                rename(draft, self.root)
         except OSError as error:
             # Otherwise another has just staged or stopped it. A write names no file; a folder tells the disk.
             if self.ordered() != order and not self.stopped:
@@ -105,6 +112,19 @@ class SessionFolder(Layout):
                 raise NameTaken(f"{self.root.name} was started with another order")
             if not self.stopped:
                 self.remove()
+
+    def reclaim(self) -> bool:
+        """Removes a link or a file that a session has put in the place of its folder, and never what it points
+        at. False if there is a link on the way there: then nothing can be staged or read there."""
+        try:
+            found = look(self.root)
+        except OSError as error:
+            if error.errno != errno.ELOOP:
+                raise
+            return False
+        if found is not None and not stat.S_ISDIR(found.st_mode):
+            self.remove()
+        return True
 
     def remove(self) -> None:
         """Removes the folder: first its name, then its contents."""
@@ -154,7 +174,7 @@ class SessionFolder(Layout):
             except FileNotFoundError:
                 raise Rejected(f"{self.root.name} is not prepared") from None
             except OSError as error:
-                if error.errno not in _NO_LOCK:
+                if error.errno not in _NO_LOCK or not self.reclaim():
                     raise
                 self.break_lock()  # a link, a folder or a pipe instead of our lock
         raise Rejected(f"something in {self.root} keeps replacing the lock")
@@ -162,11 +182,11 @@ class SessionFolder(Layout):
     def _opened_lock(self, flags: int) -> int:
         lock = self.lock
         try:
-            return os.open(lock, flags | PLAIN, 0o600)
+            return open_file(lock, flags)
         except PermissionError:  # a session may remove all permissions; restore them
             allow(self.root)
             allow_file(lock)
-            return os.open(lock, flags | PLAIN, 0o600)
+            return open_file(lock, flags)
 
     def _take(self, descriptor: int, clock: Clock | None) -> bool:
         for _ in range(_LOCK_TRIES if clock else 1):
@@ -182,10 +202,8 @@ class SessionFolder(Layout):
 
     def _is_current(self, descriptor: int) -> bool:
         """Whether this is still the folder's lock: it may have been removed while we waited."""
-        try:
-            return os.path.samestat(os.fstat(descriptor), (self.lock).stat())
-        except FileNotFoundError:
-            return False
+        found = look(self.lock)
+        return found is not None and os.path.samestat(os.fstat(descriptor), found)
 
     # --- looking ----------------------------------------------------------------------------------------
 
@@ -195,9 +213,10 @@ class SessionFolder(Layout):
         result, until that is shipped."""
         started = self.incarnation is not None
         alive = self.alive()
-        with suppress(OSError):  # no result
-            if stat.S_ISREG((self.outbox / RESULT).lstat().st_mode):
-                ships = alive and self.uplink.exists()
+        with suppress(OSError):  # it lies behind a link
+            found = look(self.outbox / RESULT)
+            if found is not None and stat.S_ISREG(found.st_mode):
+                ships = alive and look(self.uplink) is not None
                 return Sighting.RUNNING if ships else Sighting.ENDED
         if started:
             return Sighting.RUNNING if alive else Sighting.ENDED

@@ -52,9 +52,11 @@ def segment_number(name: str) -> int:
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths of one session. `root` is its folder, which may be missing."""
+    """The paths of one session. `root` is its folder, which may be missing. `outbox_elsewhere`: its outbox,
+    where the platform keeps that in another place."""
 
     root: Path
+    outbox_elsewhere: Path | None = None
 
     @property
     def order(self) -> Path:
@@ -110,4 +112,4 @@ class Layout:
 
     @property
     def outbox(self) -> Path:
-        return self.root / OUTBOX
+        return self.outbox_elsewhere or self.root / OUTBOX

@@ -18,7 +18,7 @@ from orchestrator.session.layout import LOG, OUTBOX, PROGRESS, SEGMENT, segment_
 
 def mirror(outbox: Path, into: Path) -> tuple[tuple[str, ...], bool]:
     """Continues the copies in `into`. Returns notes on what was not copied, and whether there is more."""
-    into.mkdir(parents=True, exist_ok=True)
+    files.make_folder(into)
     notes: list[str] = []
     more_log = more_progress = False
     try:
@@ -63,7 +63,7 @@ def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     notes = [*files.cut_short(listed, f"{OUTBOX}/{LOG}")]
     if not there:
         return False, notes
-    into.mkdir(exist_ok=True)
+    files.make_folder(into)
     newest = newest_segment(into)
     fresh = sorted((name for name in there if segment_number(name) >= newest), key=segment_number)
     left = bounds.COLLECT_LOG_BYTES_MAX
@@ -103,7 +103,7 @@ def _thin_out(folder: Path) -> list[str]:
         if size <= bounds.SESSION_LOG_BYTES_MAX:
             break
         size -= _size(gone)
-        gone.unlink(missing_ok=True)
+        files.remove_tree(gone)
     limit = bounds.size_text(bounds.SESSION_LOG_BYTES_MAX)
     return [f"its log is longer than {limit}: the middle of it is left out"]
 
@@ -124,7 +124,7 @@ def _grow(outbox: Path, name: str, target: Path, total_max: int, left: int) -> t
         files.check_room(target.parent, wanted)
         try:
             source.seek(have)
-            with target.open("r+b" if have else "wb") as writer:
+            with files.written(target, anew=not have) as writer:
                 writer.seek(have)
                 grown = files.copy(source, writer, wanted)
         except IsADirectoryError as error:

@@ -12,7 +12,6 @@ from collections.abc import Iterable, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import NamedTuple, Protocol
 
 from orchestrator import files
@@ -25,6 +24,7 @@ from orchestrator.files import (
     check_room,
     copy_open,
     draft_folder,
+    make_folder,
     read_small,
     sync_folder,
     write_whole,
@@ -113,11 +113,12 @@ def collect(
 def listen(outbox: Outbox, into: Path) -> tuple[tuple[str, ...], bool]:
     """Copies what an outbox says: log, progress and status, and the result last. Returns notes, and whether
     there is more to copy."""
-    with TemporaryDirectory(prefix="orchestrator-") as folder:
+    make_folder(into)
+    with draft_folder(into, 0o700) as folder:
         try:
-            growth = outbox.growing(into, Path(folder))
+            growth = outbox.growing(into, folder)
         except Odd as odd:
-            growth = Growth(Path(folder), (f"{odd}: neither log nor progress was read",))
+            growth = Growth(folder, (f"{odd}: neither log nor progress was read",))
         grown, more = mirror(growth.root, into)
     notes = growth.notes
     for name in WHOLE:
@@ -153,8 +154,8 @@ def bring(
     this disk for a while (0: they are links). What does not fit waits, and delays no other.
     """
     blobs, checkpoints = into / BLOBS, into / CHECKPOINTS
-    blobs.mkdir(parents=True, exist_ok=True)
-    checkpoints.mkdir(parents=True, exist_ok=True)
+    make_folder(blobs)
+    make_folder(checkpoints)
     try:
         there = list(outbox.checkpoints())
     except Odd as odd:
@@ -232,10 +233,9 @@ def found_here(checkpoints: Path) -> tuple[set[str], dict[str, Refused]]:
 def refuse(folder: Path) -> None:
     """Marks the checkpoint in this folder to be copied again, after all new ones, so that one that is never
     complete does not block the others."""
-    folder.mkdir(exist_ok=True)
-    with (folder / REFUSED).open("ab") as mark:
-        mark.write(b".")
-    (folder / MANIFEST).unlink(missing_ok=True)
+    make_folder(folder)
+    files.append(folder / REFUSED, b".")
+    files.remove_tree(folder / MANIFEST)
 
 
 def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[tuple[str, str]]]:
@@ -271,7 +271,7 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool, copi
                     _fetch_blob(outbox, draft / sha256, size, name, verify)
                     if sync:
                         _sync(draft / sha256)
-                    (draft / sha256).replace(into / BLOBS / sha256)
+                    files.rename(draft / sha256, into / BLOBS / sha256)
     except (CorruptCheckpoint, Odd) as error:
         with suppress(Odd):
             if outbox.manifest(name) is None:
@@ -280,7 +280,7 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool, copi
             raise CorruptCheckpoint(name, str(error)) from error
         raise
     folder = into / CHECKPOINTS / name
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     if sync:
         sync_folder(into / BLOBS)
         sync_folder(folder.parent)
@@ -351,7 +351,7 @@ class Forgone:
         try:
             return self._inner.blob(sha256, target)
         except Transient:
-            target.unlink(missing_ok=True)
+            files.remove_tree(target)
             return False
 
 

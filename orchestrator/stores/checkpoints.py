@@ -35,7 +35,17 @@ from orchestrator.errors import (
     SourceChanged,
     TooLarge,
 )
-from orchestrator.files import check_room, draft_folder, sweep, sync_folder, write_whole
+from orchestrator.files import (
+    check_room,
+    draft_folder,
+    make_folder,
+    remove_file,
+    rename,
+    sweep,
+    sync_folder,
+    write_whole,
+    written,
+)
 from orchestrator.files.hashing import digest_file, hashed_copy
 from orchestrator.stores.store import SHARED, Stat, Store, content, snapshot
 
@@ -190,7 +200,7 @@ def fetch(
     blobs = into / "blobs"
     home = into / "checkpoints" / name
     for folder in (blobs, home):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         sweep(folder)
     if spare:
         check_room(into, sum(manifest.blobs().values()), len(manifest.blobs()))
@@ -213,7 +223,7 @@ def restore(folder: Path, manifests: Iterable[Manifest], target: Path, *, consum
     """
     if target.exists():
         raise InputError(f"{target} already exists; name a folder that does not")
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     sweep(target.parent)
     given = list(manifests)
     uses = Counter(part.sha256 for manifest in given for entry in manifest.files for part in entry.parts)
@@ -221,14 +231,14 @@ def restore(folder: Path, manifests: Iterable[Manifest], target: Path, *, consum
         for manifest in given:
             for entry in manifest.files:
                 path = draft / entry.path
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_folder(path.parent)
                 for part in _assembled(folder / "blobs", entry, path, manifest.name):
                     uses[part] -= 1
                     if consume and not uses[part]:
-                        (folder / "blobs" / part).unlink()
+                        remove_file(folder / "blobs" / part)
         for here, _, _ in os.walk(draft):
             sync_folder(Path(here))
-        draft.rename(target)
+        rename(draft, target)
         sync_folder(target.parent)
 
 
@@ -315,7 +325,7 @@ def verify(store: Store, run: str, name: str, sha256: str | None = None) -> Mani
         target = Path(folder) / "blob"
         for blob, size in manifest.blobs().items():
             _get(store, run, manifest.ref, blob, size, target)
-            target.unlink()
+            remove_file(target)
     return manifest
 
 
@@ -470,7 +480,7 @@ def _is_whole(path: Path, sha256: str, size: int) -> bool:
 def _assembled(blobs: Path, entry: FileEntry, path: Path, name: str) -> Iterator[str]:
     """Writes one file into a draft folder, which is renamed once it is complete. Yields each blob that is in
     the file."""
-    with path.open("wb") as file:
+    with written(path) as file:
         for part in entry.parts:
             try:
                 with (blobs / part.sha256).open("rb", buffering=0) as stream:

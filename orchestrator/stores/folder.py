@@ -26,8 +26,23 @@ from orchestrator.errors import (
     SourceChanged,
     Transient,
 )
-from orchestrator.files import PLAIN, Draft, Lack, check_room, draft_file, room_text, sweep, sync_folder
-from orchestrator.files.hashing import digest_file, hashed_copy
+from orchestrator.files import (
+    Draft,
+    Lack,
+    check_room,
+    draft_file,
+    folder_at,
+    guard,
+    look,
+    make_folder,
+    open_file,
+    remove_empty,
+    remove_file,
+    room_text,
+    sweep,
+    sync_folder,
+)
+from orchestrator.files.hashing import hashed_copy
 from orchestrator.stores.folder_registers import FolderRegisters
 from orchestrator.stores.portable import Portable
 from orchestrator.stores.store import SHARED, Stat, check_key, check_prefix, check_size
@@ -66,7 +81,7 @@ class FolderStore:
     empty. Without `creates`, nothing can be put until somebody else has created it."""
 
     def __init__(self, root: Path, name: str = "folder", *, creates: bool = True) -> None:
-        self._root = root
+        self._root = root = guard(root)
         self._name = name
         self._creates = creates
         self._swept = False
@@ -106,11 +121,8 @@ class FolderStore:
     def stat(self, key: str) -> Stat | None:
         check_key(key)
         with self._reporting("stat", key):
-            try:
-                found = os.lstat(self._root / key)
-            except (FileNotFoundError, NotADirectoryError):
-                return None
-        return Stat(key, found.st_size) if stat.S_ISREG(found.st_mode) else None
+            found = look(self._root / key)
+        return Stat(key, found.st_size) if found is not None and stat.S_ISREG(found.st_mode) else None
 
     def list(self, prefix: str) -> Iterator[Stat]:
         check_prefix(prefix)
@@ -122,12 +134,12 @@ class FolderStore:
         target = self._root / key
         with self._reporting("delete", key):
             with suppress(FileNotFoundError, NotADirectoryError):
-                target.unlink()
+                remove_file(target)
             folder = target.parent
             with suppress(OSError):  # the first folder that is not empty stays
                 while folder != self._root:
                     with suppress(FileNotFoundError):
-                        folder.rmdir()
+                        remove_empty(folder)
                     folder = folder.parent
             with suppress(FileNotFoundError, NotADirectoryError):
                 sync_folder(folder)
@@ -169,7 +181,7 @@ class FolderStore:
     def _make(self, folder: Path) -> None:
         if not self._creates:
             self._root.stat()  # raises, if it has gone
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
 
     def _land(self, draft: Draft, target: Path, key: str, sha256: str) -> None:
         for _ in range(_LANDINGS_MAX):
@@ -205,7 +217,8 @@ class FolderStore:
     def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
         """Whether exactly these bytes are there, durably. False if a parallel delete just removed them."""
         try:
-            found = digest_file(target)
+            with FileIO(open_file(target, os.O_RDONLY)) as stream:
+                found = hashed_copy(stream.readinto, None)
         except FileNotFoundError:
             return False
         if found != sha256:
@@ -219,9 +232,10 @@ class FolderStore:
         with self._reporting("get", key):
             missing = NotFound(f"{self._root} has no {key}", backend=self._name, operation="get")
             try:
-                if not stat.S_ISREG(os.lstat(self._root / key).st_mode):  # a pipe would never end
+                there = look(self._root / key)
+                if there is None or not stat.S_ISREG(there.st_mode):  # a pipe would never end
                     raise missing
-                stream = FileIO(self._root / key, opener=_plain)
+                stream = FileIO(open_file(self._root / key, os.O_RDONLY))
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise missing from error
         with stream:
@@ -242,18 +256,18 @@ class FolderStore:
         """Keys with sizes of the objects in a folder, and its folders as keys with a slash at the end."""
         found = []
         try:
-            entries = list(os.scandir(self._root / folder))
+            with folder_at(self._root / folder, os.O_RDONLY) as there:
+                for entry in list(os.scandir(there)):
+                    key = folder + entry.name
+                    with suppress(FileNotFoundError, Rejected):  # just deleted, a draft, or not ours
+                        check_key(key)
+                        if entry.is_dir(follow_symlinks=False):
+                            found.append((f"{key}/", 0))
+                        elif entry.is_file(follow_symlinks=False):
+                            found.append((key, entry.stat(follow_symlinks=False).st_size))
         except (FileNotFoundError, NotADirectoryError):
             self._check_no_file()
             return []
-        for entry in entries:
-            key = folder + entry.name
-            with suppress(FileNotFoundError, Rejected):  # just deleted, a draft, or not ours
-                check_key(key)
-                if entry.is_dir(follow_symlinks=False):
-                    found.append((f"{key}/", 0))
-                elif entry.is_file(follow_symlinks=False):
-                    found.append((key, entry.stat(follow_symlinks=False).st_size))
         return found
 
     @contextmanager
@@ -281,10 +295,6 @@ class FolderStore:
         if code in _WRONG:
             return Rejected, ""
         return Transient, ""
-
-
-def _plain(path: str, flags: int) -> int:
-    return os.open(path, flags | PLAIN)
 
 
 def _as_it_is_now(stream: FileIO) -> Callable[[memoryview], int]:

@@ -16,7 +16,15 @@ from typing import Protocol
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
-from orchestrator.files import PLAIN, sweep, sync_folder, write_whole
+from orchestrator.files import (
+    make_folder,
+    open_file,
+    remove_empty,
+    remove_file,
+    sweep,
+    sync_folder,
+    write_whole,
+)
 from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import SHARED, check_key, check_prefix
 
@@ -38,7 +46,7 @@ class FolderRegisters:
         root: Path,
         name: str,
         reporting: Reporting,
-        make: Callable[[Path], None] = lambda folder: folder.mkdir(parents=True, exist_ok=True),
+        make: Callable[[Path], None] = make_folder,
     ) -> None:
         self._root = root
         self._name = name
@@ -76,11 +84,11 @@ class FolderRegisters:
         check_key(key)
         gone = suppress(FileNotFoundError, NotADirectoryError)
         with self._reporting("delete", key), gone, self._locked("delete"):
-            (self._root / key).unlink()
+            remove_file(self._root / key)
             folder = (self._root / key).parent
             with suppress(OSError):  # the first folder that is not empty stays
                 while folder != self._root:
-                    folder.rmdir()
+                    remove_empty(folder)
                     folder = folder.parent
             sync_folder(folder)
 
@@ -89,7 +97,7 @@ class FolderRegisters:
         try:
             found = target.lstat()
             if stat.S_ISREG(found.st_mode):  # looked at first: opening a device may do something
-                with os.fdopen(os.open(target, os.O_RDONLY | PLAIN), "rb") as file:
+                with os.fdopen(open_file(target, os.O_RDONLY), "rb") as file:
                     value = file.read(bounds.REGISTER_BYTES_MAX + 1)
                 if len(value) <= bounds.REGISTER_BYTES_MAX:
                     return Held(value, content_version(value))
@@ -109,7 +117,7 @@ class FolderRegisters:
     @contextmanager
     def _locked(self, operation: str) -> Iterator[None]:
         """Holds the lock for changing registers. Sweeps what dead writers left."""
-        descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
+        descriptor = open_file(self._root / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
             if not _taken(descriptor):
                 message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _LOOKS:.0f} s"

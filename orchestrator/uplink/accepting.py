@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.errors import BackendError, CorruptCheckpoint
-from orchestrator.files import Odd
+from orchestrator.files import Odd, append, make_folder
 from orchestrator.session.layout import CHECKPOINTS
 from orchestrator.session.outbox import found_here, refuse, within_limit
 from orchestrator.stores import checkpoints as stored
@@ -79,7 +79,7 @@ class Look:
     def take(self, *, last: bool) -> Shipped:
         """Judges a page of what is new. The candidates are pinned before their blobs are looked up, so that
         the uplink deletes none of them meanwhile."""
-        self._marks.mkdir(parents=True, exist_ok=True)
+        make_folder(self._marks)
         published = self._outbox.published()
         first, again, notes = self._waiting(set(published), last)
         page = [*first, *again][: bounds.COLLECT_CHECKPOINTS_MAX]
@@ -154,11 +154,10 @@ class Look:
     def _wait(self, name: str, reason: str) -> None:
         """The checkpoint is looked at again; a person hears of it only if that does not help."""
         mark = self._late_mark(name)
-        mark.parent.mkdir(exist_ok=True)
-        with mark.open("ab") as file:
-            looks = file.write(b".") + file.tell() - 1
+        make_folder(mark.parent)
+        append(mark, b".")
         self._late.append((name, reason))
-        if looks >= LOOKS_MIN:
+        if mark.stat().st_size >= LOOKS_MIN:
             self._notes.append(f"checkpoint {name} is not accepted yet: {reason} in the home store")
 
     def _late_mark(self, name: str) -> Path:

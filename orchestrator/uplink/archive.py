@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from orchestrator.agent.archive import packed
-from orchestrator.files import write_whole
+from orchestrator.files import make_folder, write_whole
 
 _FILES = (
     "__init__.py",
@@ -65,5 +65,5 @@ def content() -> bytes:
 
 def build(target: Path) -> None:
     """Writes the zip application atomically, even if others build it at the same time."""
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(target.parent, 0o700)
     write_whole(target, content())

@@ -6,7 +6,6 @@ the session can write to the store. Decides nothing.
 
 from __future__ import annotations
 
-import shutil
 from collections import defaultdict
 from collections.abc import Iterable
 from itertools import islice
@@ -15,7 +14,7 @@ from pathlib import Path
 from orchestrator.core import bounds, wire
 from orchestrator.core.checkpoint import CheckpointRef, Manifest
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, TooLarge
-from orchestrator.files import Odd
+from orchestrator.files import Odd, append, copy_file, make_folder
 from orchestrator.session.layout import INCARNATION, LOG, PROGRESS, RESULT, STATUS, segment_number
 from orchestrator.session.mirror import newest_segment
 from orchestrator.session.outbox import Growth
@@ -166,11 +165,10 @@ def remove(store: Store, run: str, session: str) -> None:
 
 def _append(before: Path, target: Path, data: bytes) -> None:
     """Appends to a copy of the earlier file, which is not changed."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(target.parent)
     if not target.exists() and before.exists():
-        shutil.copyfile(before, target)
-    with target.open("ab") as file:
-        file.write(data)
+        copy_file(before, target)
+    append(target, data)
 
 
 def _size(path: Path) -> int:

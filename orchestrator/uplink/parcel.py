@@ -22,7 +22,19 @@ from typing import BinaryIO
 
 from orchestrator.core import bounds, checkpoint
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import copy, frozen_mode, read_small, write_whole
+from orchestrator.files import (
+    append,
+    copy,
+    frozen_mode,
+    make_folder,
+    make_read_only,
+    open_file,
+    read_small,
+    remove_tree,
+    rename,
+    write_whole,
+    written,
+)
 from orchestrator.session.staging import Content
 from orchestrator.stores.opening import only_for
 from orchestrator.stores.store import Store, snapshot
@@ -145,7 +157,8 @@ class _Writer:
         self._folder.cleanup()
 
     def _begin(self) -> None:
-        self._file: BinaryIO = self._path.open("wb")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+        self._file: BinaryIO = os.fdopen(open_file(self._path, flags), "wb")
         self._size, self._digest = 0, hashlib.sha256()
 
     def write(self, data: bytes) -> None:
@@ -193,7 +206,7 @@ def fetch(
     one, and plain OSError for the disk.
     """
     content = scratch / _CONTENT
-    content.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(content, 0o700)
     if (scratch / _WHOLE).exists():
         return content
     source, done = only_for(store, parcel.key), _number(scratch / _DONE)
@@ -207,18 +220,18 @@ def fetch(
         write_whole(scratch / _DONE, b"%d" % (number + 1), sync=False)
         came(part.size)
     _finish(parcel.entries, content)
-    (scratch / _PART).unlink(missing_ok=True)
-    (scratch / _WHOLE).touch()
+    remove_tree(scratch / _PART)
+    append(scratch / _WHOLE, b"")
     return content
 
 
 def move(parcel: Parcel, content: Path, root: Path) -> None:
     """Renames what was laid out into the session's folder. Goes on where an earlier call stopped."""
     for path in sorted(content.iterdir()):
-        path.rename(root / path.name)
+        rename(path, root / path.name)
     for top in {entry.path.partition("/")[0] for entry in parcel.entries}:
         for here, _, _ in os.walk(root / top, topdown=False):
-            Path(here).chmod(0o500)
+            make_read_only(Path(here))
 
 
 def _number(path: Path) -> int:
@@ -249,8 +262,8 @@ def _spread(
             entry, end = entries[number], ends[number]
             count = min(end, begin + size) - at
             target = content / entry.path
-            target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with os.fdopen(os.open(target, os.O_WRONLY | os.O_CREAT, 0o600), "wb") as writing:
+            make_folder(target.parent, 0o700)
+            with written(target, anew=False, mode=0o600) as writing:
                 writing.seek(at - (end - entry.size))
                 copy(reading, writing, count)
             at += count
@@ -260,8 +273,7 @@ def _finish(entries: Iterable[Entry], content: Path) -> None:
     """Adds what has no bytes, and lets nobody write to the files."""
     for entry in entries:
         target = content / entry.path
-        (target if entry.path.endswith("/") else target.parent).mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(target if entry.path.endswith("/") else target.parent, 0o700)
         if not entry.path.endswith("/"):
-            if entry.size == 0:
-                target.touch()
-            target.chmod(0o500 if entry.executable else 0o400)
+            with written(target, anew=False, mode=0o600) as file:
+                os.fchmod(file.fileno(), 0o500 if entry.executable else 0o400)

@@ -1,4 +1,4 @@
-"""`python uplink.pyz FOLDER INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
+"""`python uplink.pyz FOLDER OUTBOX INCARNATION PARENT PACE`: the uplink's process, which the agent starts.
 
 Takes the order, what is to be fetched and what opens the store from standard input, so that no argument,
 variable or file holds them while the training runs. Tells the agent one JSON line at a time on standard
@@ -23,7 +23,7 @@ from orchestrator.clock import Clock, SystemClock
 from orchestrator.core import wire
 from orchestrator.core.order import Order
 from orchestrator.errors import InputError, OrchestratorError, Rejected, Superseded
-from orchestrator.files import remove_tree
+from orchestrator.files import guard, make_folder, remove_tree
 from orchestrator.session.layout import Layout
 from orchestrator.session.outbox import FolderOutbox
 from orchestrator.session.words import LACKING, SHIPPED, SUPERSEDED, USELESS, Word
@@ -38,20 +38,21 @@ from orchestrator.uplink.parcel import Parcel
 from orchestrator.uplink.registers import registers_of
 from orchestrator.uplink.shipping import Uplink
 
-USAGE = "usage: python uplink.pyz FOLDER INCARNATION PARENT PACE  (the agent starts it)\n"
+USAGE = "usage: python uplink.pyz FOLDER OUTBOX INCARNATION PARENT PACE  (the agent starts it)\n"
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _WRONG_USAGE, _ORPHANED = 2, 1
 
 
 def main(arguments: list[str]) -> int:
     """Exit codes: see `orchestrator.session.words`; 1 the agent is gone, 2 wrong usage."""
-    if len(arguments) != 4 or not arguments[2].isdecimal():
+    if len(arguments) != 5 or not arguments[3].isdecimal():
         sys.stderr.write(USAGE)
         return _WRONG_USAGE
-    folder, incarnation, parent, told = arguments
+    folder, kept, incarnation, parent, told = arguments
     if not _settle(int(parent)):
         return _ORPHANED
-    layout, tell, clock, chance = Layout(Path(folder)), _teller(), SystemClock(), Random()
+    layout = Layout(guard(Path(folder), resolved=True), guard(Path(kept), resolved=True))  # by the agent
+    tell, clock, chance = _teller(), SystemClock(), Random()
     _make_temporary(layout)
     try:
         order = wire.decode(Order, sys.stdin.buffer.readline())
@@ -64,8 +65,7 @@ def main(arguments: list[str]) -> int:
     except (*_FINAL, ValueError) as error:
         tell(Word(f"the uplink cannot ship: {error}", trouble=_CANNOT))
         return USELESS
-    # Resolved, because a platform may have put it where it keeps files.
-    outbox = FolderOutbox(layout.outbox.resolve(), links=True)
+    outbox = FolderOutbox(layout.outbox, links=True)
     scratch = layout.shipping / "outbox"
     latest = Latest(outbox, order, incarnation, scratch)
     uplink = Uplink(store, order, incarnation, latest, scratch, latest.wants)
@@ -123,7 +123,7 @@ def _make_temporary(layout: Layout) -> None:
     folder = layout.shipping / "temporary"
     with suppress(OSError):
         remove_tree(folder)
-        folder.mkdir(mode=0o700, parents=True)
+        make_folder(folder, 0o700)
         tempfile.tempdir = str(folder)
 
 

@@ -28,7 +28,7 @@ from orchestrator.core.checkpoint import (
 )
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import Odd, remove_tree, write_whole
+from orchestrator.files import Odd, append, remove_tree, write_whole
 from orchestrator.session import saying
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, MANIFEST, PROGRESS, RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect, refuse
@@ -137,7 +137,7 @@ class Uplink:
             keep, known = self._needed(pins)
             stored.retire(self._store, self._order.run, names, keep=keep - set(names), known=known)
         for name in names:
-            self._mark(name, _PUBLISHED).unlink(missing_ok=True)
+            remove_tree(self._mark(name, _PUBLISHED))
             del self.published[name]
         return names
 
@@ -193,7 +193,7 @@ class Uplink:
         """Those to publish, newest first."""
         for name in self.begun.keys() - {each.name for each in manifests}:  # its blobs here are not whole
             self._end(name)
-            self._mark(name, MANIFEST).unlink(missing_ok=True)
+            remove_tree(self._mark(name, MANIFEST))
         chosen = []
         for manifest in reversed(manifests):
             if not self._is_ours(manifest) or manifest.name in self.published:
@@ -201,7 +201,7 @@ class Uplink:
             if self._wanted(manifest):
                 chosen.append(manifest)
             elif manifest.name not in self.begun:  # if it ever is wanted, it is taken again
-                self._mark(manifest.name, MANIFEST).unlink(missing_ok=True)
+                remove_tree(self._mark(manifest.name, MANIFEST))
         return chosen
 
     def _hold(self, manifests: Iterable[Manifest]) -> None:
@@ -221,7 +221,7 @@ class Uplink:
             self._end(manifest.name)
             refuse(self.scratch / CHECKPOINTS / manifest.name)
             return False
-        self._mark(manifest.name, _PUBLISHED).touch()
+        append(self._mark(manifest.name, _PUBLISHED), b"")
         self.published[manifest.name] = manifest
         self._end(manifest.name)
         newer = self._newest is None or manifest.ref.step > self._newest.step
@@ -230,12 +230,12 @@ class Uplink:
         return True
 
     def _begin(self, manifest: Manifest, size: int) -> None:
-        self._mark(manifest.name, _BEGUN).touch()
+        append(self._mark(manifest.name, _BEGUN), b"")
         self.begun[manifest.name] = manifest
         self.sent(size)
 
     def _end(self, name: str) -> None:
-        self._mark(name, _BEGUN).unlink(missing_ok=True)
+        remove_tree(self._mark(name, _BEGUN))
         self.begun.pop(name, None)
 
     def _mark(self, name: str, mark: str) -> Path:

@@ -22,7 +22,7 @@ from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.order import Outcome
 from orchestrator.errors import OrchestratorError, QuotaExhausted
-from orchestrator.files import remove_tree, write_whole
+from orchestrator.files import guard, make_folder, open_log, remove_tree, write_whole
 from orchestrator.session import saying
 from orchestrator.session.layout import SESSION, Layout
 from orchestrator.session.mailbox import Post
@@ -59,7 +59,7 @@ class Sitting:
         self._post = post
         self._clock = clock
         self._say = say
-        self._parent = folder
+        self._parent = folder = guard(folder)
         self._layout = Layout(folder / post.session)
         self._process: subprocess.Popen[bytes] | None = None
         self._killed = threading.Event()
@@ -91,11 +91,11 @@ class Sitting:
                 return ""
 
     def _lay_out(self) -> None:
-        self._parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._parent, 0o700)
         for old in self._parent.iterdir():  # nobody reads what earlier sessions left here
             if old.is_dir() and old != self._layout.root and SESSION.fullmatch(old.name):
                 remove_tree(old)
-        self._layout.root.mkdir(mode=0o700, exist_ok=True)
+        make_folder(self._layout.root, 0o700)
         sent = replace(wire.decode(Parcel, self._post.parcel.encode()), key=self._secret.keys.identity)
         keys = SessionKeys(self._post.run, self._post.session)
         content = parcel.fetch(self._store, keys, sent, self._layout.root / _ARRIVING, self._heard)
@@ -109,7 +109,7 @@ class Sitting:
         """Through this program, which makes the kernel kill the agent when this process is gone."""
         root = self._layout.root
         words = [str(os.getpid()), str(self._layout.agent), str(root), "--settings", self._post.settings]
-        with (root / "agent.out").open("ab") as out:
+        with os.fdopen(open_log(root / "agent.out"), "ab") as out:
             self._process = subprocess.Popen(
                 [sys.executable, sys.argv[0], "attend", *words],
                 cwd=root,

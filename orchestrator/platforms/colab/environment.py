@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 
 from orchestrator import user
 from orchestrator.errors import InputError
+from orchestrator.files import allow, make_folder
 from orchestrator.files.drafts import write_whole
 from orchestrator.platforms.colab.installing import LOCK, install
 
@@ -108,9 +109,9 @@ def make_home(home: Path) -> None:
     settings = home / ".config" / "colab-cli"
     if not (settings / "settings.json").exists():
         for folder in (home.parent, home, home / ".config", settings):
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(folder, 0o700)
         write_whole(settings / "settings.json", _SETTINGS, sync=False)
-    home.chmod(0o700)
+    allow(home)
 
 
 def user_cache() -> Path:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import AccessDenied, Preparing, Transient
+from orchestrator.files import make_folder, open_file, remove_tree, written
 from orchestrator.files.drafts import draft_folder, set_aside, sweep
 from orchestrator.files.reading import read_small
 from orchestrator.user import known_home
@@ -43,7 +44,7 @@ def install(place: Path, python: Path | None, seconds: float | None, say: Callab
         sweep(place.parent)
         path = place.parent / "colab-cli.said"
         failed = _said(path)  # by an installation that nobody waited for
-        with path.open("wb") as output:
+        with written(path) as output:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(place), str(python or "")], umask=0o077,
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
@@ -56,7 +57,7 @@ def install(place: Path, python: Path | None, seconds: float | None, say: Callab
             more = f" (it failed before: {failed})" if failed else ""
             raise Preparing(f"{_UNDER_WAY}{more}", retried=True) from None
         said = _said(path)
-        path.unlink(missing_ok=True)
+        remove_tree(path)
     if code == _DENIED:
         raise AccessDenied(said)
     if code:
@@ -149,8 +150,8 @@ def _said(path: Path) -> str:
 @contextmanager
 def _only_one(folder: Path, *, wait: bool) -> Iterator[int]:
     """Holds the lock of the installation, as a descriptor. Raises Preparing rather than wait."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    lock = os.open(folder / "colab-cli.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    make_folder(folder, 0o700)
+    lock = open_file(folder / "colab-cli.lock", os.O_RDWR | os.O_CREAT)
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -17,6 +17,7 @@ from typing import IO
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.errors import BackendError, NameTaken, NoCapacity, NotFound, Refused, Rejected, Transient
+from orchestrator.files import make_folder, written
 from orchestrator.platforms.colab import staging, surveying
 from orchestrator.platforms.colab.machine import ROOT, Machine, archive_name, look
 from orchestrator.platforms.colab.memory import Known, Memory
@@ -57,9 +58,9 @@ class Launcher:
     def alone(self, seconds: float) -> Iterator[bool]:
         """Whether no other process launches anything, for as long as this lasts. Waits for the others for at
         most so many seconds."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._folder, 0o700)
         ends = self._clock.monotonic() + seconds
-        with (self._folder / "launch-lock").open("wb") as lock:
+        with written(self._folder / "launch-lock") as lock:
             while not (is_taken := _is_taken(lock)) and self._clock.monotonic() < ends:
                 self._clock.wait(threading.Event(), _LOCK_PAUSE_SECONDS)
             yield is_taken

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from orchestrator.core import wire
-from orchestrator.files import read_small, write_whole
+from orchestrator.files import make_folder, read_small, remove_tree, write_whole
 from orchestrator.platforms.colab.values import is_rate
 
 _BYTES_MAX = 1 << 16
@@ -61,7 +61,7 @@ class Memory:
             before = self.of(session)
             after = replace(before, **changes)
             if after != before:
-                self._sessions.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(self._sessions, 0o700)
                 write_whole(self._path(session), wire.encode(after))
             return after
 
@@ -74,7 +74,7 @@ class Memory:
 
     def forget(self, session: str) -> None:
         with self._lock:
-            self._path(session).unlink(missing_ok=True)
+            remove_tree(self._path(session))
 
     def rates(self) -> dict[str, float]:
         found = _read(Rates, self._rates).measured
@@ -84,7 +84,7 @@ class Memory:
         with self._lock:
             before = self.rates()
             if before.get(kind) != per_hour:
-                self._rates.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                make_folder(self._rates.parent, 0o700)
                 write_whole(self._rates, wire.encode(Rates(before | {kind: per_hour})))
 
     def _path(self, session: str) -> Path:

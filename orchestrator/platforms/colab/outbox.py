@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.errors import NotFound, Rejected, Transient
-from orchestrator.files import Odd
+from orchestrator.files import Odd, append, make_folder
 from orchestrator.platforms.colab.boot import SAVES
 from orchestrator.platforms.colab.machine import file_of, files_of, listed, path_of
 from orchestrator.platforms.colab.runner import Cli
@@ -64,7 +64,7 @@ class ContentsOutbox:
         return self._bring(blob_path(sha256), target, bounds.PART_BYTES_MAX)
 
     def growing(self, here: Path, folder: Path) -> Growth:
-        (folder / LOG).mkdir()
+        make_folder(folder / LOG)
         newest = newest_segment(here / LOG)
         sizes = {
             each.name: each.size or 0
@@ -75,7 +75,7 @@ class ContentsOutbox:
         paths = {self._path(f"{LOG}/{name}"): name for name in wanted}
         found = files_of(self._cli, self._session, tuple(paths), bytes_max)
         for path, data in found.files.items():
-            (folder / LOG / paths[path]).write_bytes(data)
+            append(folder / LOG / paths[path], data)
         notes = [
             f"{self._too_large(f'{LOG}/{paths[path]}', bytes_max)}: it was not read"
             for path in found.too_large

@@ -20,6 +20,7 @@ from typing import IO, Any, TypeVar
 
 from orchestrator.clock import Clock, SystemClock
 from orchestrator.errors import AccessDenied, BackendError, NotFound, Rejected, Transient
+from orchestrator.files import allow_file, make_folder, remove_tree, rename, written
 from orchestrator.files.drafts import draft_file, draft_folder, sweep, sync_folder, write_whole
 from orchestrator.files.reading import read_small
 from orchestrator.platforms.colab import errand
@@ -205,8 +206,8 @@ class Cli:
             with self._errand("login", {}, None, home=home) as done:
                 self._answer(done, "login")
             made = home / environment.token.relative_to(environment.home)
-            made.chmod(0o600)
-            made.replace(environment.token)
+            allow_file(made)
+            rename(made, environment.token)
             sync_folder(environment.token.parent)
 
     # --- Processes --------------------------------------------------------------------------------------
@@ -218,7 +219,7 @@ class Cli:
 
     def forget(self, session: str) -> None:
         """Removes what is kept here of a session whose machine is gone."""
-        self._record(session).unlink(missing_ok=True)
+        remove_tree(self._record(session))
 
     def tidy(self) -> None:
         """Removes what processes left behind that were killed: each has a copy of the login."""
@@ -259,7 +260,7 @@ class Cli:
                 "COLAB_CLI_RETRY_BACKOFF": f"{self.patience.pause:g}",
                 "COLAB_CLI_REQUEST_TIMEOUT": f"{self.patience.request:g}",
             }
-            with done.output.open("wb") as output:
+            with written(done.output) as output:
                 wanted = Start([str(done.request), str(done.answer)], variables, folder, output.fileno())
                 if seconds is None:
                     run_on_terminal(python, wanted)
@@ -365,7 +366,7 @@ class Cli:
 
     def _folder(self, name: str) -> Path:
         folder = self.environment.folder / name
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(folder, 0o700)
         return folder
 
 

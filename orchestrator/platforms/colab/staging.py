@@ -15,7 +15,7 @@ from pathlib import Path
 from orchestrator.core import bounds, wire
 from orchestrator.core.order import Order
 from orchestrator.errors import Rejected
-from orchestrator.files import draft_file, remove_tree
+from orchestrator.files import draft_file, make_folder, remove_tree, write_whole
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.colab import boot
 from orchestrator.platforms.colab.machine import archive_name
@@ -46,7 +46,7 @@ def is_staged(folder: Path, order: Order, prepared: str) -> bool:
 def stage(folder: Path, order: Order, materials: Materials, *, here: bool) -> None:
     """Packs the session's archive, replacing an earlier one. `here`: its machine is this one."""
     packed = archive(folder, order.session)
-    packed.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_folder(packed.parent, 0o700)
     given = list(contents(order, materials, here=here))
     with draft_file(packed.parent) as draft:
         with draft.stream() as file, tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
@@ -92,7 +92,7 @@ def write_cell(folder: Path, options: ColabOptions, order: Order, *, age_seconds
     }
     path = _cell(folder, order.session)
     text = Path(boot.__file__).read_text(encoding="utf-8")
-    path.write_text(f"{text}\n\nmain(json.loads({json.dumps(session)!r}))\n", encoding="utf-8")
+    write_whole(path, f"{text}\n\nmain(json.loads({json.dumps(session)!r}))\n".encode(), sync=False)
     return path
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from orchestrator.clock import Clock
 from orchestrator.core.session import StopReply
 from orchestrator.errors import Transient
+from orchestrator.files import append
 from orchestrator.platforms.colab import staging
 from orchestrator.platforms.colab.launching import Launcher
 from orchestrator.platforms.colab.machine import Machine, look, path_of, small_paths, stop_path
@@ -60,7 +61,7 @@ class Stopper:
             return
         with tempfile.TemporaryDirectory(prefix="orchestrator-") as folder:
             empty = Path(folder, "stop")
-            empty.touch()
+            append(empty, b"")
             self._cli.upload(name, empty, stop_path(name))
         self._asked.add(name)
 

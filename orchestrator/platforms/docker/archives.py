@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from orchestrator import files
 from orchestrator.core import bounds
 from orchestrator.errors import Transient
+from orchestrator.files import make_folder, written
 
 _CHUNK_BYTES = 1 << 20
 _BLOCK = tarfile.BLOCKSIZE
@@ -117,7 +118,7 @@ def unpack(
             if not member.isreg() or not parts or ".." in parts or not wanted("/".join(parts)):
                 continue
             target = into.joinpath(*parts)
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             _write(archive, member, target)
     return True
 
@@ -125,7 +126,7 @@ def unpack(
 def _write(archive: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
     content = archive.extractfile(member)
     assert content is not None
-    with target.open("wb") as file:
+    with written(target) as file:
         files.copy(content, file, member.size)
 
 

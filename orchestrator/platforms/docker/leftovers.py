@@ -17,7 +17,7 @@ from docker.errors import APIError
 from docker.errors import NotFound as DockerNotFound
 
 from orchestrator.errors import Transient
-from orchestrator.files import read_own, write_new
+from orchestrator.files import make_folder, read_own, write_new
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.container import LABEL, Found
 from orchestrator.platforms.platform import Leftover
@@ -39,7 +39,7 @@ def home(folder: Path) -> str:
     found = known_home(folder)
     if found is not None:
         return found
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     with suppress(FileExistsError):
         write_new(folder / _HOME_ID, uuid.uuid4().hex.encode())
     return read_own(folder / _HOME_ID, 256).decode()

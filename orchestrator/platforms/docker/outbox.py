@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.core import bounds
-from orchestrator.files import Odd
+from orchestrator.files import Odd, make_folder
 from orchestrator.platforms.docker import container as containers
 from orchestrator.platforms.docker.connection import Connection
 from orchestrator.session.layout import (
@@ -90,7 +90,7 @@ class ContainerOutbox:
 
     def growing(self, here: Path, folder: Path) -> Growth:
         notes = [f"{OUTBOX}/{CHECKPOINTS} is too large: not all of it was listed"] if self._more else []
-        (folder / LOG).mkdir()
+        make_folder(folder / LOG)
         newest = newest_segment(here / LOG)
         if self._alive:
             progress_max, whole = bounds.COLLECT_PROGRESS_BYTES_MAX, False

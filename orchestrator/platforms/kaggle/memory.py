@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core import wire
-from orchestrator.files import read_small, write_whole
+from orchestrator.files import make_folder, read_small, remove_tree, write_whole
 
 _BYTES_MAX = 1 << 16
 
@@ -91,7 +91,7 @@ class Memory:
             before = self.of(session)
             after = replace(before, **changes)
             if after != before:
-                self._folder.mkdir(parents=True, exist_ok=True)
+                make_folder(self._folder)
                 write_whole(self._path(session), wire.encode(after))
             return after
 
@@ -110,7 +110,7 @@ class Memory:
 
     def forget(self, session: str) -> None:
         with self._lock:
-            self._path(session).unlink(missing_ok=True)
+            remove_tree(self._path(session))
 
     def _path(self, session: str) -> Path:
         return self._folder / f"{session}.json"

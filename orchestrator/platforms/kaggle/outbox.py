@@ -15,7 +15,7 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.errors import NotFound, Transient
-from orchestrator.files import Odd
+from orchestrator.files import Odd, make_folder
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle.client import KaggleClient
 from orchestrator.platforms.kaggle.downloads import TooLarge, download
@@ -111,7 +111,7 @@ class KernelOutbox:
 
     def growing(self, here: Path, folder: Path) -> Growth:
         del here
-        (folder / LOG).mkdir()
+        make_folder(folder / LOG)
         notes: list[str] = []
         left = bounds.COLLECT_LOG_BYTES_MAX
         segments = [name for name in self._urls if _LOG.fullmatch(name)]

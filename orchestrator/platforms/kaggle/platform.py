@@ -31,7 +31,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import read_own, set_aside, sweep, write_new
+from orchestrator.files import make_folder, read_own, set_aside, sweep, write_new, written
 from orchestrator.platforms.kaggle import checking, kernel, mounting, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -201,9 +201,9 @@ class KagglePlatform:
     @contextmanager
     def _launching(self) -> Iterator[None]:
         """Holds the lock. Raises Transient if another process does so for long: it may be stopped."""
-        self._folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self._folder)
         ends = self._clock.monotonic() + LOCK_SECONDS_MAX
-        with (self._folder / "launch-lock").open("wb") as lock:
+        with written(self._folder / "launch-lock") as lock:
             while not _is_taken(lock):
                 if self._clock.monotonic() >= ends:
                     text = "another process has not finished its launch: look for one of ours that is stopped"
@@ -320,7 +320,7 @@ class KagglePlatform:
     def _home(self) -> str:
         """The id that separates this home's files from those of other homes on the account."""
         if not self._home_file.exists():
-            self._folder.mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
             with suppress(FileExistsError):  # another controller has just written it
                 write_new(self._home_file, uuid.uuid4().hex.encode())
         return read_own(self._home_file, 256).decode().strip()[:12]

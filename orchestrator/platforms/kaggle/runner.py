@@ -56,7 +56,6 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
     outbox = Path(WORKING, "outbox")
     root.mkdir(parents=True)
     outbox.mkdir(parents=True, exist_ok=True)
-    (root / "outbox").symlink_to(outbox)
     try:
         _say(f"{session['name']} on a {session['machine']} for {session['seconds']} s")
         number = session_id(os.environ)
@@ -70,7 +69,7 @@ def main(session: dict) -> int:  # type: ignore[type-arg]
         sys.stdout.write(traceback.format_exc())
         refuse(outbox, f"{type(error).__name__}: {error}")
         return 1
-    code = live(root, session["settings"], session["report_seconds"])
+    code = live(root, outbox, session["settings"], session["report_seconds"])
     for path in sorted(outbox.rglob(".tmp-*")):
         if path.is_file():
             path.unlink()
@@ -226,23 +225,24 @@ def refuse(outbox: Path, message: str) -> None:
 # --- Beside the agent -------------------------------------------------------------------------------------
 
 
-def live(root: Path, settings: dict, report_seconds: float) -> int:  # type: ignore[type-arg]
+def live(root: Path, outbox: Path, settings: dict, report_seconds: float) -> int:  # type: ignore[type-arg]
     """Runs the agent until it ends. Prints its status every `report_seconds` if it has changed."""
+    settings = settings | {"outbox": str(outbox)}  # Kaggle keeps what is in its working folder
     command = [sys.executable, str(root / "agent.pyz"), str(root), "--settings", json.dumps(settings)]
     agent = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: agent.send_signal(signal.SIGTERM))
-    told, quoted = "", Quoted(root / "outbox" / "log")
+    told, quoted = "", Quoted(outbox / "log")
     while True:
         try:
             code = agent.wait(report_seconds)
         except subprocess.TimeoutExpired:
             quoted.quote()
-            told = tell(root, told)
+            told = tell(outbox, told)
         else:
             quoted.finish()
-            tell(root, told)
-            explain(root)
+            tell(outbox, told)
+            explain(outbox)
             return code
 
 
@@ -289,19 +289,19 @@ class Quoted:
         sys.stdout.flush()
 
 
-def explain(root: Path) -> None:
+def explain(outbox: Path) -> None:
     """Prints how the session ended, by the agent's result."""
     try:
-        result = json.loads((root / "outbox" / "result.json").read_text())
+        result = json.loads((outbox / "result.json").read_text())
         _say(_UNPRINTABLE.sub(" ", f"{result['outcome']}: {result['message']}")[:LINE_MAX])
     except (OSError, ValueError, KeyError, TypeError):
         _say("the agent has left no result")
 
 
-def tell(root: Path, told: str) -> str:
+def tell(outbox: Path, told: str) -> str:
     """Prints the status unless it was printed before. Returns the last one printed."""
     try:
-        status = json.dumps(json.loads((root / "outbox" / "status.json").read_text()))
+        status = json.dumps(json.loads((outbox / "status.json").read_text()))
     except (OSError, ValueError):
         return told
     if status != told:

@@ -21,7 +21,7 @@ from typing import Any
 from orchestrator.core.order import Order
 from orchestrator.core.wording import count_text
 from orchestrator.errors import BackendError, NotFound, Refused, Rejected, Transient
-from orchestrator.files import held_folder
+from orchestrator.files import held_folder, rename, written
 from orchestrator.files.hashing import digest_file
 from orchestrator.platforms.kaggle import mounting
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -279,12 +279,14 @@ def _packed(
 def _named(folder: Path, kind: str, order: Order, home: str, fill: Callable[[tarfile.TarFile], None]) -> Path:
     """Packs one file. Its header and footer keep anybody from taking it for an archive and unpacking it."""
     path = folder / kind
-    with path.open("wb") as file:
+    with written(path) as file:
         file.write(HEADER)
         with tarfile.open(fileobj=file, mode="w", dereference=True) as tar:
             fill(tar)
         file.write(FOOTER)
-    return path.rename(folder / StagedFile(kind, home, fingerprint(order), digest_file(path)).name)
+    named = folder / StagedFile(kind, home, fingerprint(order), digest_file(path)).name
+    rename(path, named)
+    return named
 
 
 def _put_all(tar: tarfile.TarFile, content: Iterable[Content]) -> None:

@@ -22,7 +22,7 @@ from orchestrator.core.offer import Offer
 from orchestrator.core.order import Order, Outcome, run_of
 from orchestrator.core.session import Sighting, StopReply
 from orchestrator.errors import AccessDenied, NoCapacity, NotFound, Rejected
-from orchestrator.files import read_own, read_small, write_new, write_whole
+from orchestrator.files import make_folder, read_own, read_small, write_new, write_whole
 from orchestrator.platforms.notebook import surveying, writing
 from orchestrator.platforms.notebook.options import NotebookOptions
 from orchestrator.platforms.platform import Leftover, Notebook, Sight
@@ -61,7 +61,7 @@ class NotebookPlatform:
 
     def keep(self, keys: Keys, *, anew: bool) -> None:
         """See `Mailed.keep`."""
-        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self._folder, 0o700)
         if anew:
             write_whole(self._keys_file, wire.encode(keys))
             return
@@ -252,7 +252,7 @@ class NotebookPlatform:
         """The id that separates this home's sessions from those of other homes in the same mailbox."""
         file = self._folder / "home-id"
         if not file.exists():
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            make_folder(self._folder, 0o700)
             with suppress(FileExistsError):  # another controller has just written it
                 write_new(file, uuid.uuid4().hex.encode())
         return read_own(file, 256).decode().strip()[:12]
