@@ -22,6 +22,7 @@ from orchestrator.drafting.cells import Code
 from orchestrator.drafting.paths import pattern
 from orchestrator.drafting.saving import Saves, is_pattern, saves
 from orchestrator.errors import InputError
+from orchestrator.files import open_own
 
 BYTES_MAX = 10_000_000
 _LOCAL_MAX = 5_000

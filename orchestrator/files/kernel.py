@@ -54,7 +54,8 @@ def kernel_at(path: Path) -> str:
 
 
 def kernel_of(path: Path, device: int, known: dict[int, str]) -> str:
-    """Like `kernel_at`, for what lies on this device (`st_dev`). `known` remembers the answers during a walk."""
+    """Like `kernel_at`, of what lies on this device, the `st_dev` of what the path leads to. `known`
+    remembers the answers during a walk."""
     if device not in known:
         known[device] = kernel_at(path)
     return known[device]

@@ -34,6 +34,7 @@ _READ_ATTEMPTS = 5
 _LEAVE_OUT = "put it into .gitignore"
 _COMMIT = re.compile(r"[0-9a-f]{40,64}(?:-dirty)?")
 _GIT_SECONDS = 10.0  # a large repository on a slow disk
+_KERNELS = "whose files the kernel makes up"
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ def _walk(
     source: Path, into: Path, pulled: Mapping[str, int], mistakes: _Mistakes, tally: ignoring.Tally
 ) -> Iterator[_Entry]:
     if way := kernel_way(source):
-        raise InputError(f"{source}: leads into {way}, whose files the kernel makes up")
+        raise InputError(f"{source}: leads into {way}, {_KERNELS}")
     if not source.is_dir():
         raise InputError(f"{source}: no such folder; `source` must name the folder of the code")
     root = source.resolve()
@@ -181,12 +182,12 @@ def _walk(
                 included = not rule
                 if rule and path != out:
                     tally.add(name + "/" * is_folder, rule, default=default)
-            enters = is_folder and (included or _reached(rules, name, each.name))
-            if (included or enters) and (kernels := kernel_of(path, _device(each), devices)):
-                mistakes.refuse(name, f"lies on {kernels}, whose files the kernel makes up; {_LEAVE_OUT}")
-            elif included and not is_folder:
-                yield from _entry(name, path, root, mistakes)
-            elif enters and path != out:
+            if included and not is_folder:
+                yield from _entry(name, path, root, mistakes, devices)
+            elif is_folder and path != out and (included or _reached(rules, name, each.name)):
+                if kernels := kernel_of(path, _lstat(path).st_dev, devices):
+                    mistakes.refuse(name, f"lies on {kernels}, {_KERNELS}; {_LEAVE_OUT}")
+                    continue
                 stack.append((name + "/", path, rules, not included))
 
 
@@ -208,13 +209,6 @@ def _count(source: Path, seen: dict[str, int], prefix: str, found: int) -> None:
         )
 
 
-def _device(found: os.DirEntry[str]) -> int:
-    try:
-        return found.stat(follow_symlinks=False).st_dev
-    except OSError as error:
-        raise InputError(f"{found.path}: cannot be read ({error.strerror})") from error
-
-
 def _list(folder: Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(folder) as found:
@@ -223,12 +217,21 @@ def _list(folder: Path) -> list[os.DirEntry[str]]:
         raise InputError(f"{folder}: cannot be read ({error.strerror})") from error
 
 
-def _entry(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_Entry]:
+def _lstat(path: Path) -> os.stat_result:
     try:
-        found = path.lstat()
+        return path.lstat()
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from error
+
+
+def _entry(
+    name: str, path: Path, root: Path, mistakes: _Mistakes, devices: dict[int, str]
+) -> Iterator[_Entry]:
+    found = _lstat(path)
     if stat.S_ISREG(found.st_mode):
+        if kernels := kernel_of(path, found.st_dev, devices):
+            mistakes.refuse(name, f"lies on {kernels}, {_KERNELS}; {_LEAVE_OUT}")
+            return
         yield _Entry(name, path, found.st_size)
     elif stat.S_ISLNK(found.st_mode):
         yield from _link(name, path, root, mistakes)
@@ -243,7 +246,7 @@ def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_E
         mistakes.refuse(name, "a broken link; remove it or put it into .gitignore")
         return
     if way := kernel_way(path):
-        mistakes.refuse(name, f"a link into {way}, whose files the kernel makes up; {_LEAVE_OUT}")
+        mistakes.refuse(name, f"a link into {way}, {_KERNELS}; {_LEAVE_OUT}")
         return
     if target == root or not target.is_relative_to(root):
         mistakes.refuse(name, f"a link out of the folder, to {target}; copy its target into the folder")
@@ -255,7 +258,7 @@ def _given(name: str, what: Path | bytes) -> _Entry:
     if isinstance(what, bytes):
         return _Entry(name, Path(name), len(what), given=what)
     if way := kernel_way(what):
-        raise InputError(f"{what}: leads into {way}, whose files the kernel makes up")
+        raise InputError(f"{what}: leads into {way}, {_KERNELS}")
     return _Entry(name, what.resolve(), _size(what))
 
 

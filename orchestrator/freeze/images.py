@@ -388,13 +388,13 @@ def _checked(folder: Path, root: Path, name: str) -> Path:
     if path.is_symlink() and not target.is_relative_to(root):
         raise InputError(f"{folder / name}: a link out of the folder; copy its target into the folder")
     try:
-        found = target.stat()
+        mode = target.stat().st_mode
     except OSError as error:
         raise InputError(f"{folder / name}: cannot be read ({error.strerror})") from error
-    mode = found.st_mode
     if way := kernel_way(path):
         raise InputError(
-            f"{folder / name}: leads into {way}, whose files the kernel makes up; list it in {folder / _IGNORE}"
+            f"{folder / name}: leads into {way}, whose files the kernel makes up; list it in "
+            f"{folder / _IGNORE}"
         )
     if not stat.S_ISREG(mode):
         kind = "a link to a folder" if stat.S_ISDIR(mode) else "a socket, pipe or device"

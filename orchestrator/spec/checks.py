@@ -19,6 +19,7 @@ from orchestrator.core.job import Precision, Recurrence, Work
 from orchestrator.core.own_accelerators import NO_OWN, Own, row_named
 from orchestrator.core.profiles import is_general
 from orchestrator.core.wording import did_you_mean, suggested, with_valid
+from orchestrator.files import kernel_way
 from orchestrator.spec import commands
 from orchestrator.spec.document import Path, Problem, shown
 from orchestrator.spec.fields import COUNT_MAX

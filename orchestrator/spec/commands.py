@@ -25,6 +25,8 @@ from orchestrator.core import notebook
 from orchestrator.core.notebook import Notebook
 from orchestrator.core.order import RESUME
 from orchestrator.core.wording import suggested
+from orchestrator.errors import InputError
+from orchestrator.files import open_own
 from orchestrator.spec import elsewhere
 from orchestrator.spec.document import shown
 from orchestrator.spec.mistakes import unknown
