@@ -188,7 +188,7 @@ TABLE: tuple[tuple[str, str, str], ...] = (
      f"from {size_text(SPARSE_BYTES_MIN)} on: at least 1 byte on disk per {SPARSE_SHARE_MAX} bytes of size",
      "not read, and a note says so"),
     ("what we write on a disk", "what is free, less 1/" f"{RESERVE_SHARE} of the disk (at most "
-     f"{size_text(RESERVE_BYTES_MAX)}, and {RESERVE_TIMES} times its own size)",
+     f"{size_text(RESERVE_BYTES_MAX)}, {RESERVE_FILES_MAX:,} files, and {RESERVE_TIMES} times its own size)",
      "it is not begun, and a note names its size and the disk ([a full disk](home.md#a-full-disk))"),
     ("a log segment", size_text(LOG_SEGMENT_BYTES_MAX), "the rest stays where it is, and a note says so"),
     ("log in one collect",

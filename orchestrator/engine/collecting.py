@@ -19,8 +19,7 @@ from orchestrator.files import append, remove_tree
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
 from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.stores import checkpoints as stored
-from orchestrator.stores.opening import carried
-from orchestrator.stores.portable import is_on_this_machine
+from orchestrator.stores.opening import lies_on_disk_of
 from orchestrator.stores.store import Store
 from orchestrator.uplink import outbox as uplinked
 from orchestrator.uplink.accepting import Look
@@ -54,7 +53,8 @@ def bring(
     called before anything is published, and may raise Superseded."""
     action = replace(action, known=action.known | {each.name for each in before.checkpoints})
     given = Forgone(outbox) if action.forgone else outbox
-    collected = collect(given, into, action.known, last=action.last, copies=_copies(store, into))
+    copies = 2 if lies_on_disk_of(into, store) else 1
+    collected = collect(given, into, action.known, last=action.last, copies=copies)
     accepted: list[Accepted] = []
     corrupt, notes, more = list(collected.corrupt), list(collected.notes), collected.more
     wanted = [ref for ref in _brought(into) if _wanted(action, ref)]
@@ -93,14 +93,6 @@ def bring(
         more=before.more or more,
         late=tuple(each for each in before.late if each[0] not in names),
     )
-
-
-def _copies(store: Store, into: Path) -> int:
-    """How often what is collected lies on the disk of `into` until it is published."""
-    with contextlib.suppress(BackendError, OSError):
-        path = carried(store).options.get("path") if is_on_this_machine(store) else None
-        return 1 if path is None or Path(path).stat().st_dev != into.stat().st_dev else 2
-    return 1
 
 
 def _brought(into: Path) -> list[CheckpointRef]:

@@ -7,11 +7,12 @@ is imported only when its type is opened. Must never know what the store is used
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import Protocol, runtime_checkable
 
-from orchestrator.errors import Rejected
-from orchestrator.stores.portable import Portability, Portable
+from orchestrator.errors import BackendError, Rejected
+from orchestrator.stores.portable import Portability, Portable, is_on_this_machine
 from orchestrator.stores.store import Store
 
 # Type → the function that opens it. It keeps what it was given in memory only.
@@ -65,6 +66,17 @@ def only_for(store: Store, key: str) -> Store:
     if not isinstance(store, Sharing):
         raise Rejected("a store that does not encrypt has nothing that is for one key alone")
     return store.only_for(key)
+
+
+def lies_on_disk_of(folder: Path, store: Store) -> bool:
+    """Whether what is put into the store takes room on the disk of this folder, as far as is known."""
+    if not is_on_this_machine(store):
+        return False
+    try:
+        path = carried(store).options.get("path")
+        return path is not None and Path(path).stat().st_dev == folder.stat().st_dev
+    except (BackendError, OSError):
+        return False
 
 
 def carried(store: Store) -> Portable:

@@ -99,7 +99,7 @@ def test_odd_things_are_told_and_not_taken(tmp_path: Path, runs_on: tuple[str, .
             ("ckpt_3", "'out/ckpt_3/socket' is neither"),
             ("ckpt_4", "unusable name: 'out/ckpt_4/\\udcff'"),
             ("ckpt_5", "'out/ckpt_5/folder' is neither"),
-            ("ckpt_6", "the disk has no room"),
+            ("ckpt_6", "it is almost all holes"),
         ):
             assert f"'out/{name}' is not taken as a checkpoint: " in warnings(stay)
             assert warnings(stay).count(why) == 1
