@@ -322,8 +322,11 @@ class LedgerReader(Journal, Measured, Controlled):
             try:
                 record = self._record_of(run, text)
                 if version != record.version:  # nobody could append to it
-                    wrong = f"its version is unreadable ({getattr(version, 'seen', version)})"
-                    raise BackendError(f"{run}: {wrong}; {mended_by(run)}", backend="ledger")
+                    seen = version.seen if isinstance(version, Damaged) else version
+                    raise BackendError(
+                        f"the ledger's row of {run} is damaged: its version is unreadable ({seen}); "
+                        f"{_mended_by(run)}", backend="ledger",
+                    )  # fmt: skip
             except BackendError as error:  # a run that cannot be read must not hide the others
                 self._unreadable[run] = (version, str(error))
             else:
@@ -335,7 +338,7 @@ class LedgerReader(Journal, Measured, Controlled):
         store; its runs get the one that the next version's first controller found in the config."""
         try:
             if isinstance(text, Damaged):
-                raise ValueError(text.seen)
+                raise ValueError(f"it is {text.seen}")
             record = _decoded(text)
             if record.run != run:
                 raise ValueError(f"it is of another run, {record.run!r}")
@@ -371,7 +374,7 @@ def _summary(row: Any) -> RunSummary:
         wrong = f"its phase is {phase.seen}, which this version does not know"
     known = Phase.HELD if isinstance(phase, Damaged) else Phase(phase)
     found = RunSummary(run, name, known, *rest)
-    return replace(found, unreadable=f"{wrong}; {mended_by(run)}")
+    return replace(found, unreadable=f"{wrong}; {_mended_by(run)}")
 
 
 def _wrong_record(run: str, text: str) -> str:
@@ -385,12 +388,15 @@ def _wrong_record(run: str, text: str) -> str:
     return "" if isinstance(found, dict) and found.get("run") == run else "not a record of this run"
 
 
-def mended_by(run: str) -> str:
+def _mended_by(run: str) -> str:
     """What to do about a damaged column that repeats a part of the record."""
-    if isinstance(run, Damaged):  # no command can name it
-        return "`orchestrator restore` brings back a backup"
-    return f"`orchestrator release {run}` writes it again from the run's record"
+    return _by(run, f"`orchestrator release {run}` writes it again from the run's record")
 
 
 def _removed_by(run: str) -> str:
-    return f"`orchestrator rm --keep-checkpoints {run}` removes the run from this ledger only"
+    """What to do about a damaged record."""
+    return _by(run, f"`orchestrator rm --keep-checkpoints {run}` removes the run from this ledger only")
+
+
+def _by(run: str, remedy: str) -> str:
+    return "`orchestrator restore` brings back a backup" if isinstance(run, Damaged) else remedy

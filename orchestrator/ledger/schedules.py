@@ -77,8 +77,8 @@ class Schedules:
             schedules.c.next_at.is_not(None), schedules.c.name.not_in(besides)
         )
         with self._database.read() as connection:
-            row = connection.execute(first.order_by(schedules.c.next_at, schedules.c.name).limit(1)).first()
-        return None if row is None else (row[0], row[1])
+            rows = connection.execute(first.order_by(schedules.c.next_at, schedules.c.name)).all()
+        return next(((row[0], row[1]) for row in rows if not damage(row)), None)
 
     def runs_of(self, name: str) -> tuple[str, ...]:
         """The runs under way that carry the name of the schedule's job."""

@@ -43,7 +43,7 @@ VERSION_TABLE = "orchestrator_version"
 # --- What a column may hold -------------------------------------------------------------------------------
 
 NAME_MAX, REASON_MAX, BODY_MAX = 1 << 10, 1 << 20, 1 << 30  # characters
-RUN_NAME = re.compile(r"[a-z0-9-]+")  # also the name of its folder
+RUN_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,200}")  # also the name of its folder
 PHASES = frozenset(phase.value for phase in Phase)
 _SEEN_MAX = 60
 _Reader = Callable[[Any], Any]
