@@ -49,7 +49,9 @@ def environment(
     packages = str(site.packages) if site is not None else ""
     # The agent's archive holds one package, `orchestrator`, and the site no name of the standard library: so
     # an import finds what it finds by hand.
-    paths = [variables.get("PYTHONPATH", ""), packages, str(folder.agent)]
+    given = dict(order.env).get("PYTHONPATH")
+    around = inherited.get("PYTHONPATH", "") if given is None else ""
+    paths = [given or "", packages, str(folder.agent), around]
     variables |= {
         "PYTHONPATH": ":".join(path for path in paths if path),
         "PYTHONUNBUFFERED": "1",

@@ -41,7 +41,7 @@ def explained(result: Result, output: str, source: Path, order: Order, session: 
         told = f"; {_git_text(order)}"
         result = replace(result, hopeless=True)
     told = told or next(_outside_path(error, source), "")
-    return replace(result, message=f"{result.message}{told}") if told else result
+    return replace(result, message=f"{result.message.rstrip('.')}{told}") if told else result
 
 
 def _lacks_git(error: Raised, source: Path) -> bool:

@@ -84,7 +84,7 @@ def explained(readings: Readings, bundles: Mapping[str, str], folders: Folders) 
         if result is None or result.outcome is not Outcome.CRASHED or not bundle:
             continue
         if why := left_out.missed(result.message, left_out.read(folders.bundle(bundle))):
-            told = replace(result, message=f"{result.message}; {why}", hopeless=True)
+            told = replace(result, message=f"{result.message.rstrip('.')}; {why}", hopeless=True)
             found[name] = replace(seen, result=told)
     return replace(readings, observations=found)
 

@@ -80,7 +80,10 @@ def missed(message: str, left_out: Iterable[LeftOut]) -> str:
     known = tuple(left_out)
     for name in _missing(message):
         if name == ".." or name.startswith("../"):
-            return f"{name} is not in `source`, so it stayed at home: name a folder above there, or {_INPUTS}"
+            return (
+                f"{name} lies outside `source`, so it stayed at home: give a folder that holds both as "
+                f"`source`, or {_INPUTS}"
+            )
         for each in known:
             path = next((path for path in each.paths if _is_of(name, path)), None)
             if path is not None and path.rstrip("/").rpartition("/")[2] == ALWAYS:
@@ -104,7 +107,7 @@ def _missing(message: str) -> Iterator[str]:
     if _MISSING.search(message) is None:
         return
     quoted = [next(filter(None, found)) for found in _QUOTED.findall(message)]
-    words = [word.strip(".:!?[]{}").removeprefix("name=") for word in _WORDS.split(_QUOTED.sub(" ", message))]
+    words = [word.lstrip("[{").rstrip(".:!?]}") for word in _WORDS.split(_QUOTED.sub(" ", message))]
     is_certain = _NO_FILE.search(message) is not None
     names = [name for name in quoted if is_certain or _is_path(name)]
     for given in (*names, *filter(_is_path, words)):

@@ -183,6 +183,20 @@ def test_another_version_of_what_the_platform_has_comes_before_it_and_removes_no
         assert (tmp_path / "platform" / "greeting-0.5.dist-info" / "METADATA").exists()
 
 
+@pytest.mark.parametrize("module", ["queue", "types", "enum"])
+def test_a_requirement_hides_no_module_of_the_standard_library(
+    tmp_path: Path, offline: dict[str, str], module: str
+) -> None:
+    """As enum34 would, although by hand its module is never found."""
+    backport = tmp_path / "links" / f"{module}-9.0-py3-none-any.whl"
+    backport.write_bytes(wheel(module, "9.0", "raise SystemExit('hidden')\n"))
+    with ordered(tmp_path, f"{module}==9.0", "greeting") as stay:
+        assert stay.live(INSTALLING, environment=offline).outcome is Outcome.COMPLETED, stay.log()
+        site = tmp_path / "1" / "work" / "site" / "lib"
+        assert list(site.rglob(f"{module}-9.0.dist-info"))
+        assert not list(site.rglob(f"site-packages/{module}.py"))
+
+
 def test_a_torch_that_is_itself_a_requirement_is_in_the_manifest(
     tmp_path: Path, offline: dict[str, str]
 ) -> None:

@@ -305,7 +305,9 @@ def test_the_command_gets_what_the_contract_says(tmp_path: Path) -> None:
         assert result.outcome is Outcome.COMPLETED
         source = tmp_path / "work" / "source"
         seen = json.loads((source / "environment").read_text())
-        assert seen["PYTHONPATH"] == f"{source}:{tmp_path / 'agent.pyz'}:/given"
+        assert seen["PYTHONPATH"] == f"{tmp_path / 'agent.pyz'}:/given", (
+            "the source's root could hide a module"
+        )
         assert (seen["MINE"], seen["OMP_NUM_THREADS"], seen["PYTHONUNBUFFERED"]) == ("1", "3", "1")
         assert seen["ORCHESTRATOR_INPUTS"] == str(tmp_path / "inputs")
         assert seen["ORCHESTRATOR_PROGRESS"] == str(tmp_path / "work" / "progress.jsonl")
