@@ -16,6 +16,7 @@ from pathlib import Path
 from orchestrator import files
 from orchestrator.core import wire
 from orchestrator.core.order import Order
+from orchestrator.files import flock
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, INCARNATION, LOG, PROGRESS, Layout
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -127,11 +128,8 @@ def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     os.set_inheritable(descriptor, False)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise AlreadyClaimed("another agent holds the lock of this session") from None
-    try:
+        if not flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path):
+            raise AlreadyClaimed("another agent holds the lock of this session")
         yield
     finally:
         os.close(descriptor)

@@ -1,9 +1,9 @@
 """Files on this machine's disk: written atomically, copied instead of linked, never read through a link.
 
 `drafts` writes files and decides which drafts may be removed. `reading` reads files that somebody else may
-have put there. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
-threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
-the agent.
+have put there. `copying`, `removing`, `opening`, `locking` and `room` do what their names say. `hashing`
+starts threads, so import it separately. Must never know what the files are for. Standard library only: it
+ships with the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
@@ -20,6 +20,7 @@ from orchestrator.files.drafts import (
     write_new,
     write_whole,
 )
+from orchestrator.files.locking import NoLocks, check_locks, flock
 from orchestrator.files.opening import PLAIN, append, open_log
 from orchestrator.files.reading import (
     Odd,
@@ -40,10 +41,12 @@ __all__ = [
     "PLAIN",
     "PREFIX",
     "Draft",
+    "NoLocks",
     "Odd",
     "allow",
     "allow_file",
     "append",
+    "check_locks",
     "copy",
     "copy_file",
     "copy_open",
@@ -52,6 +55,7 @@ __all__ = [
     "disk_of",
     "draft_file",
     "draft_folder",
+    "flock",
     "free_bytes",
     "frozen_mode",
     "held_folder",

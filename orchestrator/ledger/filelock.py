@@ -13,7 +13,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from orchestrator.errors import AccessDenied
-from orchestrator.files import tighten
+from orchestrator.files import flock, tighten
 from orchestrator.ledger.lock import ATTEMPTS, MARK, Held, Owner, Standby, attempts
 
 _WAITS = ".standby-"
@@ -33,7 +33,7 @@ class FileLock:
         with ExitStack() as opened:  # also after a full disk, no lock may stay
             opened.callback(os.close, descriptor)
             for _ in attempts(looks):
-                if _flock(descriptor, fcntl.LOCK_EX):
+                if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._path):
                     os.pwrite(descriptor, us.mark.encode(), 0)
                     opened.pop_all()
                     # The file stays: without it, two processes could lock two files.
@@ -58,7 +58,7 @@ class FileStandby:
         self._us = us
         self._path = database.with_name(f"{database.name}{_WAITS}{us.pid}")
         self._descriptor = _opened(self._path)
-        _flock(self._descriptor, fcntl.LOCK_EX)
+        flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._path)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps({"pid": us.pid, "since": us.since}).encode(), 0)
         for left in _waiting(database):  # of standbys that were killed
@@ -78,11 +78,12 @@ class FileStandby:
 def mark(database: Path) -> str | None:
     """The mark of the lock, empty if an older version holds it; None if nobody holds it."""
     try:
-        descriptor = os.open(lock_path(database), os.O_RDONLY | os.O_CLOEXEC)
+        path = lock_path(database)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:
-        if _flock(descriptor, fcntl.LOCK_SH):
+        if flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path):
             return None
         return os.pread(descriptor, MARK, 0).decode("ascii", "replace")
     finally:
@@ -114,7 +115,7 @@ def _content(path: Path) -> tuple[int, float] | None:
     except OSError:
         return None
     try:
-        if _flock(descriptor, fcntl.LOCK_SH):
+        if flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path):
             return None
         found = json.loads(os.pread(descriptor, _BYTES_MAX, 0))
         return int(found["pid"]), float(found["since"])
@@ -136,11 +137,3 @@ def _opened(path: Path) -> int:
             operation="take over",
         ) from error
     return descriptor
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import Transient
-from orchestrator.files import remove_tree
+from orchestrator.files import flock, remove_tree
 from orchestrator.platforms.platform import Leftover
 
 KIND = "environment"
@@ -58,14 +58,10 @@ def remove(folder: Path, name: str, platform: str) -> None:
 def _alone(folder: Path, name: str) -> Iterator[bool]:
     """Whether no session uses or makes it. The lock's file stays: another session may have opened it."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(folder / f"{_key(name)}{_LOCK}", flags, 0o600)
+    path = folder / f"{_key(name)}{_LOCK}"
+    descriptor = os.open(path, flags, 0o600)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
     finally:
         os.close(descriptor)
 

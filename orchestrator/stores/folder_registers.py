@@ -16,7 +16,7 @@ from typing import Protocol
 
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
-from orchestrator.files import PLAIN, sweep, sync_folder, write_whole
+from orchestrator.files import PLAIN, flock, sweep, sync_folder, write_whole
 from orchestrator.stores.register import Held, check_value, content_version
 from orchestrator.stores.store import SHARED, check_key, check_prefix
 
@@ -111,7 +111,7 @@ class FolderRegisters:
         """Holds the lock for changing registers. Sweeps what dead writers left."""
         descriptor = os.open(self._root / _LOCK, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
         try:
-            if not _taken(descriptor):
+            if not _taken(descriptor, self._root / _LOCK):
                 message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _LOOKS:.0f} s"
                 raise Transient(message, backend=self._name, operation=operation)
             sweep(self._root)
@@ -120,11 +120,10 @@ class FolderRegisters:
             os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _taken(descriptor: int, path: Path) -> bool:
     """Waits for the lock, but not forever: its holder may be stopped."""
     for _ in range(_LOOKS):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path, "the `path` of this store"):
             return True
         threading.Event().wait(_PAUSE_SECONDS)
     return False
