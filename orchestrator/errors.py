@@ -208,7 +208,7 @@ class Remedy(StrEnum):
     RETRY = "retry"  # a platform, store or ledger is unavailable: try again later
 
 
-_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+_NOT_OURS = frozenset({errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOLCK})
 
 
 def remedy(error: OrchestratorError | OSError) -> Remedy:

@@ -15,7 +15,7 @@ import pytest
 
 from orchestrator.core import credentials
 from orchestrator.errors import InputError
-from orchestrator.freeze import bundle, ignoring
+from orchestrator.freeze import bundle
 from orchestrator.freeze.bundle import freeze, frozen
 from orchestrator.freeze.left_out import named
 

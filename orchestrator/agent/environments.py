@@ -25,7 +25,7 @@ from orchestrator.agent.log import Log
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
-from orchestrator.files import make_folder, open_file, remove_tree, rename, written
+from orchestrator.files import flock, make_folder, open_file, remove_tree, rename, written
 from orchestrator.interpreters import ALL, Interpreter, Unusable, ask
 
 T = TypeVar("T")
@@ -132,9 +132,7 @@ class Kept:
     def _locked(self, descriptor: int) -> bool:
         """Takes the lock: shared if it is there, alone if it is not. False: try again."""
         whole = self.path.is_dir()
-        try:
-            fcntl.flock(descriptor, (fcntl.LOCK_SH if whole else fcntl.LOCK_EX) | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not flock(descriptor, (fcntl.LOCK_SH if whole else fcntl.LOCK_EX) | fcntl.LOCK_NB, self._lock):
             return False
         if self.path.is_dir() == whole:
             return True

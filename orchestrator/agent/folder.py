@@ -16,7 +16,7 @@ from pathlib import Path
 from orchestrator import files
 from orchestrator.core import wire
 from orchestrator.core.order import Order
-from orchestrator.files import make_folder, open_file, remove_file, rename
+from orchestrator.files import flock, make_folder, open_file, remove_file, rename
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, INCARNATION, LOG, PROGRESS, Layout
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
@@ -128,11 +128,8 @@ def alone(folder: Folder, inherited: str | None) -> Iterator[None]:
         descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     os.set_inheritable(descriptor, False)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        raise AlreadyClaimed("another agent holds the lock of this session") from None
-    try:
+        if not flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path):
+            raise AlreadyClaimed("another agent holds the lock of this session")
         yield
     finally:
         os.close(descriptor)

@@ -30,7 +30,7 @@ from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
-from orchestrator.files import disk_of, in_memory
+from orchestrator.files import NoLocks, check_locks, disk_of, in_memory
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
@@ -161,7 +161,7 @@ def _text(error: OrchestratorError | OSError) -> str:
 
 
 def _advice(what: str, error: OrchestratorError | OSError) -> str:
-    if what == "home" and remedy(error) is Remedy.ACT:
+    if what == "home" and remedy(error) is Remedy.ACT and not isinstance(error, NoLocks):
         return "set ORCHESTRATOR_HOME (or --home) to a folder that you can write to"
     return "correct the config" if isinstance(error, SpecError) else ""  # other errors say what to do
 
@@ -176,9 +176,10 @@ def _python() -> Finding:
 def _home(home: Home) -> tuple[State, str]:
     path = home.path
     there = next(folder for folder in (path, *path.parents) if folder.exists())
-    with tempfile.TemporaryFile(dir=there) as stream:
+    with tempfile.NamedTemporaryFile(dir=there) as stream:
         stream.write(b"x")
         stream.flush()
+        check_locks(Path(stream.name), path)
     free = shutil.disk_usage(there).free
     text = f"{path}, {size_text(free)} free" + ("" if there == path else " (does not exist yet)")
     return (State.OK if free >= FREE_BYTES_MIN else State.WARNING), text

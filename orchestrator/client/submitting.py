@@ -32,7 +32,7 @@ from orchestrator.core.route import Verdict, commands, verdict
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import depositing
 from orchestrator.errors import AccessDenied, InputError, NoRoute, OrchestratorError
-from orchestrator.files import make_folder, open_log, remove_empty
+from orchestrator.files import flock, make_folder, open_log, remove_empty
 from orchestrator.freeze import inputs, packing
 from orchestrator.home import SUBMIT_LOCK
 from orchestrator.ledger import Ledger
@@ -107,8 +107,9 @@ def config_warnings(wired: Wired) -> tuple[str, ...]:
 def alone(home: Home) -> Iterator[None]:
     """A lock: of several submits with `unless_running` at once, only one may find that nothing runs."""
     make_folder(home.path, 0o700)
-    with os.fdopen(open_log(home.path / SUBMIT_LOCK), "a") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    path = home.path / SUBMIT_LOCK
+    with os.fdopen(open_log(path), "a") as lock:
+        flock(lock.fileno(), fcntl.LOCK_EX, path)
         yield
 
 

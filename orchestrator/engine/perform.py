@@ -53,7 +53,16 @@ from orchestrator.errors import (
     Superseded,
     Transient,
 )
-from orchestrator.files import NO_ROOM, Lack, make_folder, remove_tree, room_text, set_aside, write_whole
+from orchestrator.files import (
+    NO_ROOM,
+    Lack,
+    NoLocks,
+    make_folder,
+    remove_tree,
+    room_text,
+    set_aside,
+    write_whole,
+)
 from orchestrator.freeze import inputs
 from orchestrator.home import UPLINK, Folders
 from orchestrator.platforms.platform import Platform
@@ -199,6 +208,8 @@ def _reported(action: Action, backends: Backends) -> Report:
         return Failed(action, Trouble.TRANSIENT, str(error))
     except OSError as error:  # this machine's own disk: full, read-only, gone
         trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
+        if isinstance(error, NoLocks):
+            return Failed(action, Trouble.DENIED, str(error))
         return Failed(action, trouble, _disk_text(error))
 
 

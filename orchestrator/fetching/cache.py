@@ -24,7 +24,7 @@ from orchestrator import user
 from orchestrator.clock import Clock
 from orchestrator.errors import InputError
 from orchestrator.fetching.transfer import Version
-from orchestrator.files import open_log, read_small, remove_tree, sync_folder, write_whole
+from orchestrator.files import flock, open_log, read_small, remove_tree, sync_folder, write_whole
 from orchestrator.files.hashing import digest
 
 BYTES_MAX = 100_000_000_000
@@ -73,8 +73,9 @@ class Cache:
     def held(self, key: str) -> Iterator[None]:
         """Of several programs that want the same, one fetches it and the others wait."""
         self._make()
-        with os.fdopen(open_log(self._place / "parts" / f"{key}.lock"), "a") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        path = self._place / "parts" / f"{key}.lock"
+        with os.fdopen(open_log(path), "a") as lock:
+            flock(lock.fileno(), fcntl.LOCK_EX, path, "XDG_CACHE_HOME")
             yield
 
     def part(self, key: str) -> Path:

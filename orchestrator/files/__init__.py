@@ -2,9 +2,9 @@
 
 `guarded` opens folders that a session can reach, for all others here. `drafts` writes files and decides which
 drafts may be removed. `reading` reads files that somebody else may have put there, and `kernel` knows those
-that are the kernel's. `copying`, `removing`, `opening` and `room` do what their names say. `hashing` starts
-threads, so import it separately. Must never know what the files are for. Standard library only: it ships with
-the agent.
+that are the kernel's. `copying`, `removing`, `opening`, `locking` and `room` do what their names say.
+`hashing` starts threads, so import it separately. Must never know what the files are for. Standard library
+only: it ships with the agent.
 """
 
 from orchestrator.files.copying import copy, copy_file, copy_open, copy_tree, frozen_mode, link
@@ -33,6 +33,7 @@ from orchestrator.files.guarded import (
     rename,
 )
 from orchestrator.files.kernel import kernel_of, kernel_way
+from orchestrator.files.locking import NoLocks, check_locks, flock
 from orchestrator.files.opening import append, open_log, written
 from orchestrator.files.reading import (
     Odd,
@@ -75,10 +76,12 @@ __all__ = [
     "PREFIX",
     "Draft",
     "Lack",
+    "NoLocks",
     "Odd",
     "allow",
     "allow_file",
     "append",
+    "check_locks",
     "check_room",
     "copy",
     "copy_file",
@@ -88,6 +91,7 @@ __all__ = [
     "disk_of",
     "draft_file",
     "draft_folder",
+    "flock",
     "folder_at",
     "free_bytes",
     "frozen_mode",

@@ -45,24 +45,20 @@ def flock(descriptor: int, kind: int, path: Path, elsewhere: str = _HOME) -> boo
     return True
 
 
-def check_locks(path: Path) -> None:
-    """Raises NoLocks if files beside this one cannot be locked, by flock or by fcntl, which SQLite uses. Makes
-    this file. What else is wrong with it is for its writers to say."""
+def check_locks(file: Path, place: Path) -> None:
+    """Raises NoLocks, with the `place`, if this file there cannot be locked, by flock or by fcntl (SQLite uses
+    that). Makes the file if it is missing. If it cannot be opened, its next writer says why."""
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
+        descriptor = os.open(file, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
     except OSError:
         return
     try:
-        flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path)
+        flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, place)
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        pass
-    except PermissionError:  # also said of a lock that another process has: fcntl(2)
-        pass
     except NoLocks:
         raise
-    except OSError as error:
+    except OSError as error:  # others: another process has it, and fcntl(2) has two words for that
         if error.errno in _NONE:
-            raise NoLocks(path, error) from error
+            raise NoLocks(place, error) from error
     finally:
         os.close(descriptor)

@@ -32,7 +32,8 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import own_trouble, room_text, tighten
+from orchestrator.files import NoLocks, check_locks, own_trouble, room_text, tighten
+from orchestrator.ledger.filelock import lock_path
 from orchestrator.shut import shut, unshut
 from orchestrator.user import expanded
 
@@ -64,6 +65,7 @@ class Database:
         if self.path is not None:
             self._make_folder(self.path.parent)
             check_files(self.path)
+            self._check_locks(self.path)
             _make_private(self.path)
             for each in _all_of(self.path):
                 shut(each)
@@ -93,6 +95,13 @@ class Database:
                 backend="ledger",
                 operation="open",
             ) from error
+
+    def _check_locks(self, path: Path) -> None:
+        """SQLite takes a file system without locks for one where everything is locked, and waits."""
+        try:
+            check_locks(lock_path(path), path)
+        except NoLocks as error:
+            raise AccessDenied(f"the ledger {error}", backend="ledger", operation="open") from error
 
     def close(self) -> None:
         self._engine.dispose()

@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from orchestrator.errors import AccessDenied, InputError
-from orchestrator.files import PLAIN, kind, tighten
+from orchestrator.files import PLAIN, flock, kind, tighten
 from orchestrator.ledger.lock import ATTEMPTS, MARK, Held, Owner, Standby, attempts
 
 _WAITS = ".standby-"
@@ -34,7 +34,7 @@ class FileLock:
         with ExitStack() as opened:  # also after a full disk, no lock may stay
             opened.callback(os.close, descriptor)
             for _ in attempts(looks):
-                if _flock(descriptor, fcntl.LOCK_EX):
+                if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._path):
                     os.pwrite(descriptor, us.mark.encode(), 0)
                     opened.pop_all()
                     # The file stays: without it, two processes could lock two files.
@@ -59,7 +59,7 @@ class FileStandby:
         self._us = us
         self._path = database.with_name(f"{database.name}{_WAITS}{us.pid}")
         self._descriptor = _opened(self._path)
-        _flock(self._descriptor, fcntl.LOCK_EX)
+        flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._path)
         os.ftruncate(self._descriptor, 0)
         os.pwrite(self._descriptor, json.dumps({"pid": us.pid, "since": us.since}).encode(), 0)
         for left in _waiting(database):  # of standbys that were killed
@@ -88,7 +88,7 @@ def mark(database: Path) -> str | None:
             f"{path} cannot be read ({error.strerror}): make it readable", backend="ledger", operation="look"
         ) from error
     try:
-        if _flock(descriptor, fcntl.LOCK_SH):
+        if flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path):
             return None
         return os.pread(descriptor, MARK, 0).decode("ascii", "replace")
     finally:
@@ -120,7 +120,7 @@ def _content(path: Path) -> tuple[int, float] | None:
     except (OSError, InputError):
         return None
     try:
-        if _flock(descriptor, fcntl.LOCK_SH):
+        if flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, path):
             return None
         found = json.loads(os.pread(descriptor, _BYTES_MAX, 0))
         return int(found["pid"]), float(found["since"])
@@ -157,11 +157,3 @@ def _plain(path: Path, flags: int) -> int:
             return descriptor
         os.close(descriptor)
     raise InputError(f"{path} is {kind(path.lstat().st_mode)}, not a file: remove it; it is made again")
-
-
-def _flock(descriptor: int, kind: int) -> bool:
-    try:
-        fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from orchestrator.errors import Transient
-from orchestrator.files import open_file, remove_tree, rename
+from orchestrator.files import flock, open_file, remove_tree, rename
 from orchestrator.platforms.platform import Leftover
 
 KIND = "environment"
@@ -57,14 +57,10 @@ def remove(folder: Path, name: str, platform: str) -> None:
 @contextmanager
 def _alone(folder: Path, name: str) -> Iterator[bool]:
     """Whether no session uses or makes it. The lock's file stays: another session may have opened it."""
-    descriptor = open_file(folder / f"{_key(name)}{_LOCK}", os.O_RDWR | os.O_CREAT)
+    path = folder / f"{_key(name)}{_LOCK}"
+    descriptor = open_file(path, os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
+        yield flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path)
     finally:
         os.close(descriptor)
 

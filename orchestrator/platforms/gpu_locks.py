@@ -21,11 +21,12 @@ from orchestrator import processes, user
 from orchestrator.clock import Clock
 from orchestrator.core.wording import count_text
 from orchestrator.errors import Rejected
-from orchestrator.files import guard, make_folder, open_file, write_whole
+from orchestrator.files import flock, guard, make_folder, open_file, write_whole
 
 _WHO_BYTES_MAX = 4096
 _PIDS_TOLD_MAX = 8
 _TRIES, _PAUSE_SECONDS = 100, 0.02  # somebody may look at a lock while we take it
+_ELSEWHERE = "XDG_CACHE_HOME"
 _NAME = re.compile(r"[0-9A-Za-z-]{1,80}")
 
 
@@ -83,9 +84,8 @@ class GpuLocks:
             return Holder("")
         try:
             # Shared, so that those who only look do not keep each other away.
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return Holder(self._who(uuid))
+            if not flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, self._path(uuid), _ELSEWHERE):
+                return Holder(self._who(uuid))
         finally:
             os.close(descriptor)
         return outlived.of(self._who(uuid))
@@ -135,12 +135,10 @@ class GpuLocks:
                 f"the lock of a GPU, {self._path(uuid)}, cannot be opened: {error.strerror}"
             ) from error
         for _ in range(_TRIES):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self._path(uuid), _ELSEWHERE):
                 return descriptor
-            except BlockingIOError:
-                if not _is_only_looked_at(descriptor):
-                    break
+            if not _is_only_looked_at(descriptor):
+                break
             self._clock.wait(threading.Event(), _PAUSE_SECONDS)
         os.close(descriptor)
         return None

@@ -29,6 +29,7 @@ from orchestrator.files import (
     copy_file,
     copy_tree,
     draft_folder,
+    flock,
     look,
     make_folder,
     open_file,
@@ -142,12 +143,9 @@ class SessionFolder(Layout):
                 raise
             return False
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
+            return not flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB, self.lock)
         finally:
             os.close(descriptor)
-        return False
 
     def break_lock(self) -> None:
         """Removes the lock from its holder. Call this only when no process of the session can be found any
@@ -190,14 +188,11 @@ class SessionFolder(Layout):
 
     def _take(self, descriptor: int, clock: Clock | None) -> bool:
         for _ in range(_LOCK_TRIES if clock else 1):
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if clock is None or self.incarnation is not None:
-                    return False
-                clock.wait(threading.Event(), _LOCK_PAUSE_SECONDS)
-            else:
+            if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, self.lock):
                 return self._is_current(descriptor)
+            if clock is None or self.incarnation is not None:
+                return False
+            clock.wait(threading.Event(), _LOCK_PAUSE_SECONDS)
         return False
 
     def _is_current(self, descriptor: int) -> bool:

@@ -17,6 +17,7 @@ from typing import Protocol
 from orchestrator.core import bounds
 from orchestrator.errors import Conflict, Rejected, Transient
 from orchestrator.files import (
+    flock,
     make_folder,
     open_file,
     remove_empty,
@@ -119,7 +120,7 @@ class FolderRegisters:
         """Holds the lock for changing registers. Sweeps what dead writers left."""
         descriptor = open_file(self._root / _LOCK, os.O_RDWR | os.O_CREAT)
         try:
-            if not _taken(descriptor):
+            if not _taken(descriptor, self._root / _LOCK):
                 message = f"another process has held {self._root / _LOCK} for {_PAUSE_SECONDS * _LOOKS:.0f} s"
                 raise Transient(message, backend=self._name, operation=operation)
             sweep(self._root)
@@ -128,11 +129,10 @@ class FolderRegisters:
             os.close(descriptor)
 
 
-def _taken(descriptor: int) -> bool:
+def _taken(descriptor: int, path: Path) -> bool:
     """Waits for the lock, but not forever: its holder may be stopped."""
     for _ in range(_LOOKS):
-        with suppress(BlockingIOError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB, path, "the `path` of this store"):
             return True
         threading.Event().wait(_PAUSE_SECONDS)
     return False

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from orchestrator.errors import AccessDenied, Preparing, Transient
-from orchestrator.files import make_folder, open_file, remove_tree, written
+from orchestrator.files import flock, make_folder, open_file, remove_tree, written
 from orchestrator.files.drafts import draft_folder, set_aside, sweep
 from orchestrator.files.reading import read_small
 from orchestrator.user import known_home
@@ -153,10 +153,9 @@ def _only_one(folder: Path, *, wait: bool) -> Iterator[int]:
     make_folder(folder, 0o700)
     lock = open_file(folder / "colab-cli.lock", os.O_RDWR | os.O_CREAT)
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Preparing(_UNDER_WAY, retried=True) from None
+        kind = fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB
+        if not flock(lock, kind, folder, "XDG_CACHE_HOME"):
+            raise Preparing(_UNDER_WAY, retried=True)
         yield lock
     finally:
         os.close(lock)

@@ -17,7 +17,7 @@ from typing import IO
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
 from orchestrator.errors import BackendError, NameTaken, NoCapacity, NotFound, Refused, Rejected, Transient
-from orchestrator.files import make_folder, written
+from orchestrator.files import flock, make_folder, written
 from orchestrator.platforms.colab import staging, surveying
 from orchestrator.platforms.colab.machine import ROOT, Machine, archive_name, look
 from orchestrator.platforms.colab.memory import Known, Memory
@@ -187,8 +187,4 @@ class Launcher:
 
 def _is_taken(lock: IO[bytes]) -> bool:
     """Whether the lock is ours now."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, Path(lock.name))

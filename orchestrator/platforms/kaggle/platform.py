@@ -31,7 +31,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import make_folder, read_own, set_aside, sweep, write_new, written
+from orchestrator.files import flock, make_folder, read_own, set_aside, sweep, write_new, written
 from orchestrator.platforms.kaggle import checking, kernel, mounting, refusals, staging, surveying
 from orchestrator.platforms.kaggle.account import Account
 from orchestrator.platforms.kaggle.client import KaggleClient
@@ -465,11 +465,7 @@ def configured(name: str, options: KaggleOptions, folder: Path, clock: Clock) ->
 
 def _is_taken(lock: IO[bytes]) -> bool:
     """Whether the lock is ours now."""
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
+    return flock(lock.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, Path(lock.name))
 
 
 def _size(folder: Path) -> int:
