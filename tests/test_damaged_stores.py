@@ -186,7 +186,7 @@ def test_a_home_restored_from_an_old_copy_goes_on_from_the_newest_it_accepted(wo
     assert "was an old copy of the home restored?" in notes
 
 
-def test_where_the_lost_time_has_retired_all_of_them_the_run_is_held_once(world: Lasting) -> None:
+def test_where_the_lost_time_has_retired_all_of_them_the_run_never_starts_over(world: Lasting) -> None:
     submit(world, keep=1)
     assert world.until(running(world, 1, 1))
     world.copy_home()
@@ -197,4 +197,7 @@ def test_where_the_lost_time_has_retired_all_of_them_the_run_is_held_once(world:
     assert world.until(world.phase(RUN, Phase.HELD))
     assert lost.name in world.record(RUN).reason
     world.wish(Wish.RELEASE)
-    world.check_result()
+    before = world.record(RUN).version
+    assert world.until(lambda: world.record(RUN).version > before and world.record(RUN).phase is Phase.HELD)
+    assert "`orchestrator adopt --take-over`" in world.record(RUN).reason
+    assert all(order.resume_step for order in world.ordered()[1:])

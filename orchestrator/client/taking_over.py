@@ -17,7 +17,7 @@ from orchestrator.core.checkpoint import newest
 from orchestrator.core.run import RunRecord
 from orchestrator.engine import ownership
 from orchestrator.engine.ownership import Place
-from orchestrator.errors import InputError
+from orchestrator.errors import InputError, LedgerConflict
 from orchestrator.ledger import Ledger
 from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
@@ -74,7 +74,11 @@ def take(
             if dry_run:
                 found.append(_adoption(record))
                 continue
-            after, notes = Adopting(client, name, store, ledger, named=True).revive(record, ledger, reason)
+            adopting = Adopting(client, name, store, ledger, named=True)
+            try:
+                after, notes = adopting.revive(record, ledger, reason)
+            except LedgerConflict:  # its controller has just held it
+                after, notes = adopting.revive(ledger.record(record.run), ledger, reason)
             found.append(replace(_adoption(after), notes=tuple(notes)))
         if not dry_run:
             ownership.seize(ledger, name, store, here(client.home, ledger), client.clock.now())
@@ -89,7 +93,7 @@ def _reason(store: Store, name: str, ledger: Ledger, records: Collection[RunReco
     for record in records:
         order, refs = deposits.there(store, record.run)
         made, at = ledger.made(record.run), newest(record.accepted)
-        beyond = [ref for ref in refs if not ref.outputs and not made.has(ref)
+        beyond = [ref for ref in refs if not ref.outputs and not made.knows(ref)
                   and (at is None or ref.step > at.ref.step)]  # fmt: skip
         if order > (record.adoptions, record.version) or beyond:
             return f"caught up with the store {name}, which knew more than this ledger"

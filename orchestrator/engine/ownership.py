@@ -61,6 +61,9 @@ class Mark:
 
 
 class _Everything(Made):
+    def knows(self, ref: CheckpointRef) -> bool:  # noqa: ARG002
+        return False
+
     def has(self, ref: CheckpointRef) -> bool:  # noqa: ARG002
         return True
 
@@ -86,6 +89,10 @@ class Ownership:
         order, refs = deposits.there(store, run)
         self.check_run(name, run, order, adoptions)
         return refs
+
+    def falls_behind(self, name: str, run: str) -> None:
+        """To call if the store has newer checkpoints of the run than the ledger has ever heard of. May raise
+        Superseded: then nothing more is done before they are adopted."""
 
     def elsewhere(self, name: str) -> str:  # noqa: ARG002
         """Why nothing is done for runs of this store; empty if nothing is known against it. Asks nobody."""
@@ -162,11 +169,15 @@ class InCharge(Known):
     def check_run(self, name: str, run: str, order: tuple[int, int], adoptions: int) -> None:
         try:
             super().check_run(name, run, order, adoptions)
-        except Superseded as error:
-            if order[0] <= adoptions and name in self._stores:
-                with self._locks[name]:
-                    self._wait(name, str(error), self._before.get(name))
+        except Superseded:
+            if order[0] <= adoptions:
+                self.falls_behind(name, run)
             raise
+
+    def falls_behind(self, name: str, run: str) -> None:
+        with self._locks[name]:
+            self._wait(name, behind(name, run), self._before.get(name))
+        raise Superseded(self._elsewhere[name])
 
     def elsewhere(self, name: str) -> str:
         return self._elsewhere.get(name, "")

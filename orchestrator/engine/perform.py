@@ -295,10 +295,9 @@ def _prepare(action: Prepare, backends: Backends) -> Report:
     key = parcels.key_for(backends.store(action.store), keys) if action.fetches else ""
     brought = order.resume is not None and (not action.fetches or bool(key))
     staged = folders.staged(order.session) if brought else None
-    if order.resume is not None:
-        lost = _find_resume(action, backends.store(action.store), staged)
-        if lost is not None:
-            return lost
+    lost = _find_resume(action, backends, backends.store(action.store), staged)
+    if lost is not None:
+        return lost
     image = frozen_image(order.image)
     mask = _mask(action, backends)
     materials = Materials(
@@ -382,11 +381,14 @@ def _fence_for(action: Prepare, store: Store) -> None:
         raise NameTaken(f"{order.run} is already at generation {fence}; {order.session} is an older one")
 
 
-def _find_resume(action: Prepare, store: Store, staged: Path | None) -> Failed | None:
+def _find_resume(action: Prepare, backends: Backends, store: Store, staged: Path | None) -> Failed | None:
     """Fetches the checkpoint to resume into `staged`, or looks whether the session can fetch it. If it is
-    lost, reports what the store still has."""
-    order = action.order
-    assert order.resume is not None
+    lost, reports what the store still has. Nothing starts over beside checkpoints that nobody judged."""
+    order, name = action.order, action.store or backends.home_store
+    if order.resume is None:
+        if _unknown(store, action, backends):
+            backends.ownership.falls_behind(name, order.run)
+        return None
     try:
         if staged is not None:
             stored.fetch(store, order.run, order.resume, staged, order.resume_sha256, spare=True)
@@ -403,24 +405,31 @@ def _find_resume(action: Prepare, store: Store, staged: Path | None) -> Failed |
     if staged is not None:
         _remove(staged)  # the next one needs an empty folder
     left = stored.present(store, order.run, sorted(action.accepted - {order.resume}))
-    doubt = "" if left else _doubt(store, action, gone=trouble is Trouble.NOT_FOUND)
+    if not left and (newer := _unknown(store, action, backends)):
+        backends.ownership.falls_behind(name, order.run)
+        reason += f"; the store has {newer}, unknown to this ledger: was an old copy of the home restored?"
+        return Failed(action, trouble, reason, checkpoint=order.resume, left=left, unknown=newer)
+    doubt = "" if left else _doubt(store, gone=trouble is Trouble.NOT_FOUND)
     return Failed(action, trouble, reason + doubt, checkpoint=order.resume, left=left, doubtful=bool(doubt))
 
 
-def _doubt(store: Store, action: Prepare, *, gone: bool) -> str:
-    """Why the store as a whole may be the wrong one; empty if it looks right. `gone`: it has not even a
-    damaged one of the run's checkpoints.
+def _unknown(store: Store, action: Prepare, backends: Backends) -> str:
+    """The newest checkpoint beyond the one to resume of which this ledger never heard, as after an old copy
+    of the ledger was put back; empty if there is none."""
+    order, heard = action.order, action.accepted | action.dropped
+    beyond = [ref for ref in stored.names(store, order.run)
+              if not ref.outputs and ref.name not in heard and ref.step > order.resume_step]  # fmt: skip
+    if not beyond:
+        return ""
+    made = backends.ownership.made(order.run)
+    unknown = [ref for ref in beyond if not made.knows(ref)]
+    return max(unknown, key=lambda ref: ref.step).name if unknown else ""
 
-    An unmounted disk looks like an empty store, which is no longer empty once another run wrote there. If an
-    old copy of the ledger was restored, the store has newer checkpoints that this ledger never accepted.
-    """
-    order = action.order
-    known = action.accepted | action.dropped
-    unknown = [ref for ref in stored.names(store, order.run)
-               if ref.name not in known and ref.step > order.resume_step and not ref.outputs]  # fmt: skip
-    if unknown:
-        newest = max(unknown, key=lambda ref: ref.step).name
-        return f"; the store has {newest}, unknown to this ledger: was an old copy of the home restored?"
+
+def _doubt(store: Store, *, gone: bool) -> str:
+    """Why the store as a whole may be the wrong one; empty if it looks right. `gone`: it has not even a
+    damaged one of the run's checkpoints. An unmounted disk looks like an empty store, which is no longer
+    empty once another run wrote there."""
     if deposits.is_empty(store):
         return "; the store is empty: is its disk there?"
     return "; the store has none of the run's checkpoints: is its disk there?" if gone else ""

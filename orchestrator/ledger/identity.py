@@ -37,16 +37,22 @@ class Made:
     """What a journal says of a run's checkpoints in its store.
 
     `names`: those that this ledger accepted, ever. `own`: the incarnations of sessions that no other ledger
-    knows: they began after the run last came from one. `started`: these, and all before.
+    knows: they began after the run last came from one. `started`: these, and all before. `judged`: what was
+    in the store of generations up to this one was looked at when the run last came from there.
     """
 
     names: frozenset[str] = frozenset()
     own: frozenset[str] = frozenset()
     started: frozenset[str] = frozenset()
+    judged: int = 0
 
     def has(self, ref: CheckpointRef) -> bool:
         """Whether no other ledger can have accepted it without this one."""
         return ref.name in self.names or ref.incarnation in self.own
+
+    def knows(self, ref: CheckpointRef) -> bool:
+        """Whether this ledger has judged it, or will: its session is one of its own."""
+        return self.has(ref) or ref.generation <= self.judged
 
     def has_lineage(self, incarnation: str) -> bool:
         """Whether one of its sessions wrote the blobs of this incarnation."""

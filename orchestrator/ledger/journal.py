@@ -80,6 +80,7 @@ class Journal:
         names: set[str] = set()
         own: set[str] = set()
         started: set[str] = set()
+        judged = 0
         for row in rows:
             if row.kind == Kind.ADOPTED.value:  # the ledger that it comes from knows those before
                 own = set()
@@ -89,13 +90,15 @@ class Journal:
                     own.add(body["incarnation"])
                     started.add(body["incarnation"])
                     continue
+                if row.kind == Kind.ADOPTED.value:
+                    judged = int(body["generation"])
                 given = (*(body.get(key) for key in _ONE), *body.get("accepted", ()))
                 refs = [CheckpointRef(**each["ref"]) for each in given if each]
             except (ValueError, TypeError, KeyError, AttributeError):  # what it says of stays in the store
                 continue
             names.update(ref.name for ref in refs)
             started.update(ref.incarnation for ref in refs)
-        return Made(frozenset(names), frozenset(own), frozenset(started))
+        return Made(frozenset(names), frozenset(own), frozenset(started), judged)
 
     def failing(self, names: Sequence[str]) -> dict[str, ActionFailed]:
         """Of these runs, those whose last event is an action that failed and is tried again."""
