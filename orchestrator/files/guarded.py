@@ -121,7 +121,9 @@ def _enter(name: str, folder: int, make: int | None, way: str) -> int:
 def _not_entered(name: str, folder: int, way: str) -> OSError:
     with contextlib.suppress(OSError):
         if stat.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            return OSError(errno.ELOOP, "a link is in the place of this folder and is not followed: remove the link", way)
+            return OSError(
+                errno.ELOOP, "a link is in the place of this folder and is not followed: remove the link", way
+            )
     return NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), way)
 
 

@@ -135,7 +135,7 @@ def commit(source: Path) -> str:
     """The commit that the source is at, with `-dirty` after it if a file of its repository has changed since;
     empty if it is in no repository, or git does not say."""
     root = source.resolve()
-    if not any((folder / ignoring.ALWAYS).exists() for folder in (root, *root.parents)):
+    if not any((folder / left_out.ALWAYS).exists() for folder in (root, *root.parents)):
         return ""
     asked = ["git", "-C", str(root), "describe", "--always", "--abbrev=64", "--dirty", "--exclude=*"]
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
@@ -176,7 +176,7 @@ def _walk(
             name, path = prefix + each.name, folder / each.name
             is_folder = each.is_dir(follow_symlinks=False)
             if is_out:
-                included = each.name != ignoring.ALWAYS and rules.brings_back(name, is_folder=is_folder)
+                included = each.name != left_out.ALWAYS and rules.brings_back(name, is_folder=is_folder)
             else:
                 rule, default = rules.judge(name, each, is_folder=is_folder)
                 included = not rule
@@ -193,7 +193,7 @@ def _walk(
 
 def _reached(rules: ignoring.Rules, path: str, name: str) -> bool:
     """Whether something in a folder that is left out may be brought back."""
-    return name != ignoring.ALWAYS and rules.leads_into(path + "/")
+    return name != left_out.ALWAYS and rules.leads_into(path + "/")
 
 
 def _count(source: Path, seen: dict[str, int], prefix: str, found: int) -> None:
@@ -204,7 +204,7 @@ def _count(source: Path, seen: dict[str, int], prefix: str, found: int) -> None:
         most = sorted(seen, key=lambda name: -seen[name])[:_NAMED]
         told = ", ".join(f"{_plain(name)} {seen[name]:,}" for name in most)
         raise InputError(
-            f"{source}: more than {ENTRIES_MAX} files; put folders that are not code into {ignoring.OWN} "
+            f"{source}: more than {ENTRIES_MAX} files; put folders that are not code into {left_out.OWN} "
             f"(the syntax of .gitignore). Most are in: {told}"
         )
 
@@ -289,7 +289,7 @@ def _check_size(place: Path, entries: list[_Entry]) -> None:
     told = ", ".join(f"{_plain(name)} {size_text(sizes[name])}" for name in largest)
     raise InputError(
         f"{place}: {size_text(total)}, but the limit is {BYTES_MAX / 1e6:.0f} MB. The largest: {told}. "
-        f"Write what is not code as a line such as `/{_plain(largest[0])}` into {ignoring.OWN} or .gitignore "
+        f"Write what is not code as a line such as `/{_plain(largest[0])}` into {left_out.OWN} or .gitignore "
         "there; if the training reads it, declare it under `inputs`"
     )
 

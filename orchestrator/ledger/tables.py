@@ -23,7 +23,6 @@ from sqlalchemy import (
     Index,
     Integer,
     MetaData,
-    Row,
     Table,
     Text,
     TypeDecorator,
@@ -103,7 +102,7 @@ def _is_utf8(text: str) -> bool:
         return False
 
 
-def damage(row: Row[Any]) -> str:
+def damage(row: Any) -> str:
     """The first damaged value of a row, in words; empty if there is none."""
     for name, value in zip(row._fields, row, strict=True):
         if isinstance(value, Damaged):

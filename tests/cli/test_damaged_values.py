@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core import wire
-from orchestrator.core.notice import Notice, NoticeKind
+from orchestrator.core.job import NoticeKind
+from orchestrator.core.notice import Notice
 from tests.cli.calls import SOURCE, UNLIMITED, Caller
 from tests.cli.conftest import Finished
 from tests.waiting import wait_until
