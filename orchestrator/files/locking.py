@@ -10,7 +10,7 @@ import fcntl
 import os
 from pathlib import Path
 
-from orchestrator.files.opening import PLAIN
+from orchestrator.files.guarded import PLAIN
 
 # NFS without a lock daemon, Lustre with noflock, and what FUSE and others answer.
 _NONE = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL})
