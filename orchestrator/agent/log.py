@@ -95,7 +95,7 @@ class Log:
 
     def _put(self, piece: bytes) -> None:
         try:
-            check_room(self._folder, len(piece))
+            check_room(self._folder, len(piece), files=0 if self._size else 1)
             append(self._folder / f"{self._number:06d}.log", piece)
         except OSError:
             self.lost += len(piece)

@@ -36,7 +36,7 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import NO_ROOM, Lack, room_text
+from orchestrator.files import NO_ROOM, Lack, shortage
 from orchestrator.interpreters import Interpreter
 from orchestrator.session.layout import LOG
 
@@ -306,7 +306,7 @@ class Session:
             return self._beside("installing", clocks, pip.finish)
         except Failed as error:
             if not error.cut_off:
-                full = f"; {room_text(Path(own or self.folder.work))}" if error.no_room else ""
+                full = f"; {shortage(Path(own or self.folder.work))[0]}" if error.no_room else ""
                 failed = f"the requirements failed to install: {error}{full}"
                 hopeless = own is not None and not error.no_room
                 raise Over(Outcome.CRASHED, failed, error.tail, hopeless=hopeless) from error
@@ -329,7 +329,7 @@ class Session:
             raise Over(Outcome.LOST, f"staged checkpoint corrupt: {error}") from error
         except OSError as error:
             full = error.errno in NO_ROOM and not isinstance(error, Lack)
-            why = f"{error}; {room_text(self.folder.work)} is full" if full else error.strerror or str(error)
+            why = f"{error}; {shortage(self.folder.work)[0]}" if full else error.strerror or str(error)
             raise Over(Outcome.CRASHED, f"the session's folder could not be set up: {why}") from error
 
     def _beside(self, state: str, clocks: Clocks, work: Callable[[], T]) -> T:

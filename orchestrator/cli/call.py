@@ -8,7 +8,7 @@ import os
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -18,7 +18,7 @@ from orchestrator.client import Client
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.errors import OrchestratorError, Remedy, remedy
-from orchestrator.files.room import NO_ROOM, is_full, room_text
+from orchestrator.files.room import NO_ROOM, is_full, shortage
 
 FULL = NO_ROOM
 
@@ -83,6 +83,11 @@ def worst(remedies: Iterable[Remedy]) -> Exit:
     return next((code for code in (Exit.HUMAN, Exit.INPUT, Exit.UNAVAILABLE) if code in found), Exit.OK)
 
 
+def holders(home: Path | None) -> Iterator[Path]:
+    """The folders of sessions and of runs in a home: what may have filled its disk."""
+    return iter(()) if home is None else home.glob("*/*/*")
+
+
 def os_error_text(error: OSError, home: Path | None = None) -> str:
     """An error of this machine's own files in words, with what to do next. A write that failed names no file:
     then it is the disk of the `home` if that is full."""
@@ -90,10 +95,10 @@ def os_error_text(error: OSError, home: Path | None = None) -> str:
     where = f" ({os.fsdecode(error.filename)})" if isinstance(error.filename, str | bytes) else ""
     if error.errno in FULL:
         near = Path(os.fsdecode(error.filename)) if where else home if home and is_full(home) else None
-        disk = room_text(near) if near is not None else "the disk"
+        what, do = ("the disk is full", "free some space") if near is None else shortage(near, *holders(home))
         return (
-            f"{disk} is full{where}: nothing is lost; free some space and try again (`orchestrator rm` "
-            "removes runs that are over, `orchestrator prune` shows what is no longer needed)"
+            f"{what}{where}: nothing is lost; {do} and try again (`orchestrator rm` removes runs that are over, "
+            "`orchestrator prune` shows what is no longer needed)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a writable folder"

@@ -54,7 +54,7 @@ def _check_options(call: Call) -> None:
 
 
 def _text(found: Finding) -> str:
-    return os_error_text(found.error) if isinstance(found.error, OSError) else found.text
+    return os_error_text(found.error, home) if isinstance(found.error, OSError) else found.text
 
 
 def _advice(call: Call, found: Finding) -> str:

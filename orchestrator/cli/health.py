@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from orchestrator.cli.call import Call, Exit
+from orchestrator.cli.call import Call, Exit, holders
 from orchestrator.client import health as healths
 from orchestrator.client.attendance import Attendance, attendance
 from orchestrator.client.health import TICK_SECONDS_MAX, Health, State
 from orchestrator.clock import utc_text
 from orchestrator.core.wording import span
 from orchestrator.errors import BackendError
-from orchestrator.files.room import is_full, room_text
+from orchestrator.files.room import is_full, shortage
 
 if TYPE_CHECKING:
     from orchestrator.client import Owner
@@ -30,6 +30,8 @@ def health(call: Call) -> int:
     if found.state not in (State.TICKS, State.WAITS):
         raise BackendError(_trouble(call, found), backend="controller")
     ago = None if age is None else round(age, 3)
+    if is_full(call.home.path):
+        call.out.remark(f"nothing new can be stored: {_full(call)}")
     call.out.document({"controller": found.owner, "tick_seconds_ago": ago, "standbys": found.standbys})
     if age is not None:
         call.out.say(f"a controller ticks: {found.owner}, {age:.1f} s ago")
@@ -47,7 +49,14 @@ def _trouble(call: Call, found: Health) -> str:
         return (
             f"the controller, {found.owner}, has not ticked yet, or uses another home than {call.home.path}"
         )
-    return f"the controller, {found.owner}, runs but has not ticked for more than {TICK_SECONDS_MAX:.0f} s"
+    why = f", because {_full(call)}" if is_full(call.home.path) else ""
+    return (
+        f"the controller, {found.owner}, runs but has not ticked for more than {TICK_SECONDS_MAX:.0f} s{why}"
+    )
+
+
+def _full(call: Call) -> str:
+    return shortage(call.home.path, *holders(call.home.path))[0]
 
 
 def tell_first(call: Call, found: Attendance) -> None:
@@ -72,8 +81,8 @@ def absence_text(call: Call, found: Attendance) -> str:
         ago = f" for {span(now - found.since)}" if found.since is not None else ""
         if is_full(call.home.path):
             return (
-                f"the controller has not ticked{ago}, because {room_text(call.home.path)} is full; nothing "
-                f"moves until there is room: `{call.command('prune')}` and `{call.command('rm')}` can help"
+                f"the controller has not ticked{ago}, because {_full(call)}; nothing moves until there is "
+                f"room: `{call.command('prune')}` and `{call.command('rm')}` can help"
             )
         log = call.command("logs", "--controller", "--tail", "20")
         return f"the controller has not ticked{ago}, so this may be old; for the cause see `{log}`"

@@ -30,7 +30,7 @@ from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
-from orchestrator.files import NoLocks, check_locks, disk_of, in_memory
+from orchestrator.files import NoLocks, check_locks, disk_of, in_memory, lacks_inodes, shortage
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
@@ -182,6 +182,8 @@ def _home(home: Home) -> tuple[State, str]:
         check_locks(Path(stream.name), path)
     free = shutil.disk_usage(there).free
     text = f"{path}, {size_text(free)} free" + ("" if there == path else " (does not exist yet)")
+    if lacks_inodes(there):
+        return State.WARNING, f"{text}; {shortage(there, *path.glob('*/*/*'))[0]}"
     return (State.OK if free >= FREE_BYTES_MIN else State.WARNING), text
 
 

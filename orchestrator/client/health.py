@@ -11,13 +11,14 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.client.home import Home
 from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.errors import InputError
-from orchestrator.files import read_own, write_whole
+from orchestrator.files import NO_ROOM, read_own, write_whole, written
 
 if TYPE_CHECKING:
     from orchestrator.ledger import Owner, Standby
@@ -88,7 +89,7 @@ def of(home: Home, clock: Clock, owner: Owner | None, standbys: tuple[Standby, .
 def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:
     """Returns a function to call after each tick of the controller that took over at `since`.
 
-    It writes at most one note in NOTE_SECONDS. If the disk is full, only the note is missing.
+    It writes at most one note in NOTE_SECONDS. If the disk takes no other file, the last note is overwritten.
     """
     noted = float("-inf")
 
@@ -99,6 +100,17 @@ def notes(home: Home, clock: Clock, since: float) -> Callable[[], None]:
             return
         noted = now
         with contextlib.suppress(OSError):
-            write_whole(home.folders.tick, wire.encode(Tick(since, now)), sync=False)
+            _write(home.folders.tick, wire.encode(Tick(since, now)))
 
     return note
+
+
+def _write(path: Path, data: bytes) -> None:
+    try:
+        write_whole(path, data, sync=False)
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+        with written(path, anew=False) as file:
+            file.write(data)
+            file.truncate()

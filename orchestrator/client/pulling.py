@@ -21,7 +21,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import CorruptCheckpoint, InputError, NoRoom, NotFound
-from orchestrator.files import NO_ROOM, draft_folder, free_bytes, make_folder, room_text
+from orchestrator.files import NO_ROOM, draft_folder, free_bytes, lacks_inodes, make_folder, room_text, shortage
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.user import expanded
@@ -207,9 +207,13 @@ def _roomy(folder: Path, needed: int) -> Iterator[None]:
 
 
 def _no_room(folder: Path, needed: int) -> NoRoom:
+    where, do = f"on {room_text(folder.parent, needed)}", "free some space"
+    if lacks_inodes(folder.parent):
+        what, do = shortage(folder.parent)
+        where = f"there: {what}"
     return NoRoom(
-        f"{folder} does not fit on {room_text(folder.parent, needed)}, and nothing was copied: free some "
-        "space there, or give a folder on another disk with -o"
+        f"{folder} does not fit {where}, and nothing was copied: {do} there, or give a folder on another disk "
+        "with -o"
     )
 
 

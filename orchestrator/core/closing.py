@@ -30,7 +30,7 @@ PLATFORMS_DOING = frozenset({Outcome.LOST})  # the job is not to blame, so the r
 # What a command, its framework or our agent says on a full disk.
 _NO_ROOM = re.compile(
     r"No space left on device|Disk quota exceeded|Errno (?:28|122)\b|disk is full|free\) is full"
-    r"|do not fit on the disk"
+    r"|do(?:es)? not fit on the disk|no inodes left"
 )
 RELEASE = "`orchestrator release` tries again"
 
@@ -150,8 +150,9 @@ def _smaller(record: RunRecord, session: Session) -> tuple[str, int] | None:
 def _fruitless(record: RunRecord, session: Session, now: float) -> Requeued | GaveUp | Held:
     count = record.fruitless + 1
     allowed = record.job.without_progress
-    if _NO_ROOM.search(session.message):  # it would end in the same way until somebody frees some
-        return Held(now, f"{session.message}; free some space on {session.order.platform}, then {RELEASE}")
+    if _NO_ROOM.search(session.message) and not session.hopeless:  # until somebody frees some
+        do = "remove some files" if "inodes" in session.message else "free some space"
+        return Held(now, f"{session.message}; {do} on {session.order.platform}, then {RELEASE}")
     if session.hopeless and not any(each.ref.generation for each in record.accepted):
         return GaveUp(
             now, _with_tail(f"{session.message}; it would fail again, so it is not repeated", session)

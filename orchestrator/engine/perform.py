@@ -59,8 +59,8 @@ from orchestrator.files import (
     NoLocks,
     make_folder,
     remove_tree,
-    room_text,
     set_aside,
+    shortage,
     write_whole,
 )
 from orchestrator.freeze import inputs
@@ -210,18 +210,17 @@ def _reported(action: Action, backends: Backends) -> Report:
         trouble = Trouble.FULL if error.errno in _FULL else Trouble.TRANSIENT
         if isinstance(error, NoLocks):
             return Failed(action, Trouble.DENIED, str(error))
-        return Failed(action, trouble, _disk_text(error))
+        return Failed(action, trouble, _disk_text(error, backends.folders))
 
 
-def _disk_text(error: OSError) -> str:
+def _disk_text(error: OSError, folders: Folders) -> str:
     if isinstance(error, Lack):
         return f"{error.strerror}: free some there (`orchestrator prune` and `orchestrator rm` can help)"
     where = error.filename or "no file"
     if error.errno in _FULL:
-        disk = room_text(Path(os.fsdecode(where))) if error.filename else "this machine's disk"
-        return (
-            f"{disk} is full ({where}): free some space (`orchestrator prune` and `orchestrator rm` can help)"
-        )
+        near = Path(os.fsdecode(where)) if error.filename else folders.home
+        what, do = shortage(near, *folders.home.glob("*/*/*"))
+        return f"{what} ({where}): {do} (`orchestrator prune` and `orchestrator rm` can help)"
     return f"{error.strerror or error} ({where})"
 
 

@@ -67,7 +67,10 @@ from orchestrator.files.room import (
     holes,
     in_memory,
     is_full,
+    lacks_inodes,
     room_text,
+    shortage,
+    takes_most,
 )
 
 __all__ = [
@@ -105,6 +108,7 @@ __all__ = [
     "kernel_of",
     "kernel_way",
     "kind",
+    "lacks_inodes",
     "link",
     "look",
     "make_folder",
@@ -127,8 +131,10 @@ __all__ = [
     "rename",
     "room_text",
     "set_aside",
+    "shortage",
     "sweep",
     "sync_folder",
+    "takes_most",
     "tighten",
     "write_new",
     "write_whole",

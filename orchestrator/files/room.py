@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from orchestrator.core import bounds
@@ -17,6 +18,8 @@ from orchestrator.files.reading import Odd, is_sparse, on_disk, opened
 
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 FULL_BYTES = 1 << 20
+FULL_FILES = 32
+_NAMED_SHARE = 10  # a folder with less than 1 / 10 of the files of a full disk is not worth a word
 _MEMORY = frozenset({"tmpfs", "ramfs"})
 
 
@@ -39,11 +42,9 @@ def check_room(folder: Path, size: int, files: int = 1) -> None:
         disk = disk_of(folder) or folder
         raise Lack(f"{_size(size)} do not fit on the disk {disk} ({_size(free)} free{stays})", folder)
     if found.f_files and files + _reserve(found.f_files, files, bounds.RESERVE_FILES_MAX) > found.f_favail:
-        raise Lack(
-            f"{files:,} more files do not fit on the disk {disk_of(folder) or folder} ({found.f_favail:,} "
-            "inodes free)",
-            folder,
-        )
+        more = "1 more file does" if files == 1 else f"{files:,} more files do"
+        disk = disk_of(folder) or folder
+        raise Lack(f"{more} not fit on the disk {disk} ({found.f_favail:,} inodes free)", folder)
 
 
 def _reserve(total: int, wanted: int, most: int) -> int:
@@ -93,7 +94,55 @@ def free_bytes(path: Path) -> int | None:
 def is_full(path: Path) -> bool:
     """Whether that disk has as good as no room left. A writer that failed may have removed its last file."""
     free = free_bytes(path)
-    return free is not None and free < FULL_BYTES
+    return (free is not None and free < FULL_BYTES) or lacks_inodes(path)
+
+
+def lacks_inodes(path: Path) -> bool:
+    """Whether that disk is full because it has as good as no inodes left, though it has bytes."""
+    total, free = _inodes(path)
+    left = free_bytes(path)
+    return total > 0 and free < FULL_FILES and (left is None or left >= FULL_BYTES)
+
+
+def _inodes(path: Path) -> tuple[int, int]:
+    """How many inodes that disk has, and how many of them are free; 0 if it has no limit, or is not known."""
+    disk = disk_of(path)
+    try:
+        found = os.statvfs(disk) if disk is not None else None
+    except OSError:
+        return 0, 0
+    return (0, 0) if found is None else (found.f_files, found.f_favail)
+
+
+def count_files(folder: Path) -> int:
+    """How many inodes a folder takes with all that is in it. Links are not followed, and what cannot be read
+    counts as one."""
+    total, waiting = 1, [str(folder)]
+    while waiting:
+        with suppress(OSError), os.scandir(waiting.pop()) as entries:
+            for entry in entries:
+                total += 1
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return total
+
+
+def takes_most(folder: Path) -> bool:
+    """Whether most of the inodes in use on its disk are this folder's."""
+    total, free = _inodes(folder)
+    return count_files(folder) * 2 > total - free
+
+
+def shortage(path: Path, *folders: Path) -> tuple[str, str]:
+    """What that disk lacks, and what to do: `the disk /mnt/data (12 kB free) is full` and `free some space`,
+    or `the disk /mnt/data has no inodes left …` and `remove some files`. Of inodes, it says which of these
+    `folders` takes the most."""
+    if not lacks_inodes(path):
+        return f"{room_text(path)} is full", "free some space"
+    total, free = _inodes(path)
+    count, most = max(((count_files(each), str(each)) for each in folders), default=(0, ""))
+    whose = f": {count:,} of them are in {most}" if count * _NAMED_SHARE > total - free else ""
+    return f"the disk {disk_of(path)} has no inodes left (it takes {total:,} files){whose}", "remove some files"
 
 
 def in_memory(path: Path) -> bool:

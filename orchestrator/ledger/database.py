@@ -32,7 +32,7 @@ from orchestrator.errors import (
     Rejected,
     Transient,
 )
-from orchestrator.files import NoLocks, check_locks, own_trouble, room_text, tighten
+from orchestrator.files import NoLocks, check_locks, lacks_inodes, own_trouble, shortage, tighten
 from orchestrator.ledger.filelock import lock_path
 from orchestrator.shut import shut, unshut
 from orchestrator.user import expanded
@@ -159,6 +159,8 @@ class Database:
                 )
             case "CANTOPEN" if self.path is not None and self.path.is_dir():
                 return InputError(f"{ledger} is a folder, not a file: move it away, or use another")
+            case "CANTOPEN" if self.path is not None and lacks_inodes(self.path):
+                return self._full(where)  # for the two files that it keeps beside an open database
             case "READONLY" | "CANTOPEN" | "PERM" | "AUTH":
                 return AccessDenied(
                     f"{ledger} cannot be opened for writing ({error}): make its folder writable, "
@@ -183,10 +185,10 @@ class Database:
         return said
 
     def _full(self, where: dict[str, Any]) -> DiskFull:
-        disk = "its disk" if self.path is None else room_text(Path(self.path))
+        what, do = shortage(Path(self.shown))
         return DiskFull(
-            f"the ledger {self.shown} did not change: {disk} is full; free some space (`orchestrator rm` "
-            "removes runs that are over, `orchestrator prune` shows what is no longer needed)",
+            f"the ledger {self.shown} did not change: {what}; {do} (`orchestrator rm` removes runs that are "
+            "over, `orchestrator prune` shows what is no longer needed)",
             **where,
         )
 

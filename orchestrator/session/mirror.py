@@ -121,7 +121,7 @@ def _grow(outbox: Path, name: str, target: Path, total_max: int, left: int) -> t
         if found.st_size < have:
             have = 0
         wanted = max(0, min(found.st_size - have, total_max - have, left))
-        files.check_room(target.parent, wanted)
+        files.check_room(target.parent, wanted, 0 if target.exists() else 1)
         try:
             source.seek(have)
             with files.written(target, anew=not have) as writer:

@@ -38,7 +38,7 @@ from orchestrator.files import (
     open_file,
     remove_empty,
     remove_file,
-    room_text,
+    shortage,
     sweep,
     sync_folder,
 )
@@ -51,9 +51,7 @@ from orchestrator.user import expanded
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
 _WRONG = {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.EINVAL, errno.ELOOP}
-_FREE_SOME = (
-    "free space there (`orchestrator prune` and `orchestrator rm` can help), or configure another folder"
-)
+_FREE_SOME = "(`orchestrator prune` and `orchestrator rm` can help), or configure another folder"
 _LANDINGS_MAX = 100
 _REGISTERS = ".registers"  # no object's key begins like this
 
@@ -276,7 +274,7 @@ class FolderStore:
         try:
             yield
         except Lack as lack:
-            message = f"{operation} {key}: the store is full: {lack.strerror}: {_FREE_SOME}"
+            message = f"{operation} {key}: the store is full: {lack.strerror}: free some there {_FREE_SOME}"
             raise QuotaExhausted(message, backend=self._name, operation=operation) from lack
         except OSError as error:
             kind, advice = self._meaning(error.errno)
@@ -286,10 +284,8 @@ class FolderStore:
 
     def _meaning(self, code: int | None) -> tuple[Callable[..., BackendError], str]:
         if code in _FULL:
-            return (
-                QuotaExhausted,
-                f"; the store is full: {room_text(self._root)}: {_FREE_SOME}",
-            )
+            what, do = shortage(self._root)
+            return QuotaExhausted, f"; the store is full: {what}: {do} there {_FREE_SOME}"
         if code in _DENIED:
             return AccessDenied, "; give this user permission to read and write there"
         if code in _WRONG:

@@ -20,7 +20,7 @@ from orchestrator.errors import (
     OrchestratorError,
     Rejected,
 )
-from orchestrator.files import NO_ROOM, Lack, room_text
+from orchestrator.files import NO_ROOM, Lack, shortage
 from orchestrator.session.layout import STAGED, Layout
 from orchestrator.session.words import Word
 from orchestrator.stores import checkpoints as stored
@@ -112,6 +112,5 @@ def reason(error: Exception) -> str:
         case Lack():
             return str(error.strerror)
         case OSError(errno=number) if number in _FULL:
-            disk = f": {room_text(Path(str(error.filename)))}" if error.filename else ""
-            return f"the session's disk is full{disk}"
+            return shortage(Path(str(error.filename)))[0] if error.filename else "the session's disk is full"
     return str(error)
