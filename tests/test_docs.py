@@ -19,7 +19,7 @@ from orchestrator.platforms.colab.options import WORDS, ColabOptions
 from orchestrator.platforms.colab.surveying import RATES
 from orchestrator.platforms.kaggle.options import KaggleOptions
 from scripts import generate_docs
-from tests import tidy
+from tests.tidy_texts import anchors
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "changes").glob("*.md")])
@@ -81,7 +81,7 @@ def test_every_link_to_a_heading_finds_it(document: Path) -> None:
     pages = {
         target: document.parent / target if target else document for target, _ in links if "://" not in target
     }
-    found = {target: tidy.anchors(page.read_text(encoding="utf-8")) for target, page in pages.items()}
+    found = {target: anchors(page.read_text(encoding="utf-8")) for target, page in pages.items()}
     assert [(target, name) for target, name in links if target in found and name not in found[target]] == []
 
 

@@ -62,7 +62,7 @@ def test_what_pip_takes_is_taken(tmp_path: Path, line: str) -> None:
 
 
 REFUSED = [
-    "user1:x:1000:1000:Private Words,,,:/srv/user1:/bin/bash", "-----BEGIN NOTE-----", "the safe is 4711",
+    "user1:x:1000:1000:Private Words,,,:/opt/user1:/bin/bash", "-----BEGIN NOTE-----", "the safe is 4711",
     "the safe = 4711", "password=4711", "PASSWORD: 4711", '{"key": "4711"}', "[section]", "/bin/bash", "--",
     "--password 4711", "-x 4711", "- 4711", "-e ./4711", "-e /no/such/4711", "./4711/",
     "ssh-ed25519 AAAA me@host",

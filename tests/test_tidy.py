@@ -11,6 +11,7 @@ import pytest
 
 from tests import tidy
 from tests.tidy import Module, Rule
+from tests.tidy_texts import anchors, citations, own_machine, private_notes
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("orchestrator", "jobs", "tests", "benchmarks", "scripts")
@@ -131,7 +132,7 @@ def test_nothing_names_the_machine_it_was_written_on() -> None:
         f"{path}:{finding}"
         for path, text in texts()
         if not path.startswith("images/")  # which have folders of their own in /home
-        for finding in tidy.own_machine(text, words)
+        for finding in own_machine(text, words)
     ]
     assert not found, "\n".join(found)
 
@@ -157,28 +158,28 @@ def _text(path: Path) -> str | None:
 
 @pytest.mark.parametrize("line", ["see /home/ada/notes", "open('/root/x')", "on otter-7", "cd /otter/clone"])
 def test_a_planted_machine_is_found(line: str) -> None:
-    assert list(tidy.own_machine(line, frozenset({"otter-7", "/otter/clone"})))
+    assert list(own_machine(line, frozenset({"otter-7", "/otter/clone"})))
 
 
 @pytest.mark.parametrize("line", ["{tmp}/work/source", "/kaggle/working", "motter-70", "~/work/x"])
 def test_what_names_no_machine_is_not_found(line: str) -> None:
-    assert not list(tidy.own_machine(line, frozenset({"otter-7"})))
+    assert not list(own_machine(line, frozenset({"otter-7"})))
 
 
 def test_nothing_cites_our_private_notes() -> None:
-    found = [f"{path}:{finding}" for path, text in texts() for finding in tidy.private_notes(text)]
+    found = [f"{path}:{finding}" for path, text in texts() for finding in private_notes(text)]
     assert not found, "\n".join(found)
 
 
 def test_every_page_and_heading_that_is_cited_exists() -> None:
-    pages = {path: tidy.anchors(text) for path, text in texts() if path.startswith("docs/")}
+    pages = {path: anchors(text) for path, text in texts() if path.startswith("docs/")}
     assert "docs/references/kaggle.md" in pages
-    found = [f"{path}:{finding}" for path, text in texts() for finding in tidy.citations(text, pages)]
+    found = [f"{path}:{finding}" for path, text in texts() for finding in citations(text, pages)]
     assert not found, "\n".join(found)
 
 
 PAGE = '# A page\n## What "resume" promises\n```\n# no heading\n```\n'
-PAGES = {"docs/references/a.md": tidy.anchors(PAGE)}
+PAGES = {"docs/references/a.md": anchors(PAGE)}
 
 
 @pytest.mark.parametrize(
@@ -186,7 +187,7 @@ PAGES = {"docs/references/a.md": tidy.anchors(PAGE)}
     ["# (facts/kaggle.md §3)", "see facts/speeds.json", 'DESIGN.md "The shape"', "the sum (decision 13b)"],
 )
 def test_a_planted_private_note_is_found(line: str) -> None:
-    assert list(tidy.private_notes(line))
+    assert list(private_notes(line))
 
 
 @pytest.mark.parametrize(
@@ -194,7 +195,7 @@ def test_a_planted_private_note_is_found(line: str) -> None:
     ["12 facts/s", "inputs/facts.jsonl", "docs/references/a.md", "REDESIGN.md", "([decision 013](a.md))"],
 )
 def test_what_is_no_private_note_is_not_found(line: str) -> None:
-    assert not list(tidy.private_notes(line))
+    assert not list(private_notes(line))
 
 
 @pytest.mark.parametrize(
@@ -208,7 +209,7 @@ def test_what_is_no_private_note_is_not_found(line: str) -> None:
     ],
 )
 def test_a_planted_citation_of_nothing_is_found(line: str, finding: str) -> None:
-    (found,) = tidy.citations(line, PAGES)
+    (found,) = citations(line, PAGES)
     assert finding in found
 
 
@@ -222,7 +223,7 @@ def test_a_planted_citation_of_nothing_is_found(line: str, finding: str) -> None
     ],
 )
 def test_a_citation_of_what_exists_is_not_found(line: str) -> None:
-    assert not list(tidy.citations(line, PAGES))
+    assert not list(citations(line, PAGES))
 
 
 TOP_FOLDERS = {".ci", "benchmarks", "changes", "docs", "images", "jobs", "orchestrator", "scripts", "tests"}

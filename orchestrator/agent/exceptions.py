@@ -192,8 +192,8 @@ def raised(output: str) -> Raised | None:
         streams.setdefault(name, _Stream()).lines.append(line if process is None else line[process.end() :])
     for each in streams.values():
         each.read()
-    found = [each for stream in streams.values() if (each := stream.final()) is not None]
-    own = [each for each in found if not follows(each.line)] or found
+    found = [final for stream in streams.values() if (final := stream.final()) is not None]
+    own = [final for final in found if not follows(final.line)] or found
     if not own:
         return _unframed(streams.values())
     others = tuple(line for each in own[:-1] for line in (each.line, *each.also))

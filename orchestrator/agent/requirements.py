@@ -30,7 +30,7 @@ from pathlib import Path
 
 from orchestrator.agent.folder import Folder
 from orchestrator.agent.log import TAIL_BYTES, TAIL_LINES, Log
-from orchestrator.files import make_folder, remove_tree, write_whole
+from orchestrator.files import make_folder, remove_file, remove_tree, write_whole
 from orchestrator.interpreters import Interpreter
 
 # Built for the platform's driver and for each other: another version of one breaks the rest.
@@ -224,7 +224,7 @@ def _uncover(site: Site) -> None:
         if found.is_dir() and found.name in names:
             remove_tree(found)
         elif found.suffix in (".py", ".pyc", ".so") and found.name.partition(".")[0] in names:
-            found.unlink()
+            remove_file(found)
 
 
 def _made(site: Site, python: Interpreter | None) -> list[tuple[str, str]]:

@@ -97,8 +97,8 @@ def os_error_text(error: OSError, home: Path | None = None) -> str:
         near = Path(os.fsdecode(error.filename)) if where else home if home and is_full(home) else None
         what, do = ("the disk is full", "free some space") if near is None else shortage(near, *holders(home))
         return (
-            f"{what}{where}: nothing is lost; {do} and try again (`orchestrator rm` removes runs that are over, "
-            "`orchestrator prune` shows what is no longer needed)"
+            f"{what}{where}: nothing is lost; {do} and try again (`orchestrator rm` removes runs that are "
+            "over, `orchestrator prune` shows what is no longer needed)"
         )
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return f"{what}{where}: make it writable, or set ORCHESTRATOR_HOME (or --home) to a writable folder"

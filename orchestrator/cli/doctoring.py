@@ -23,12 +23,12 @@ def doctor(call: Call) -> int:
     found = tuple(call.client.doctor(call.options.names))
     call.out.document({
         "findings": [
-            {"what": each.what, "state": each.state, "text": _text(each), "advice": _advice(call, each),
+            {"what": each.what, "state": each.state, "text": _text(call, each), "advice": _advice(call, each),
              "exit_code": EXITS[each.remedy]}
             for each in found
         ]
     })  # fmt: skip
-    call.out.table(("", "STATE", "FOUND"), [(each.what, each.state, _text(each)) for each in found])
+    call.out.table(("", "STATE", "FOUND"), [(each.what, each.state, _text(call, each)) for each in found])
     shown = [(_advice_title(each), advice) for each in found if (advice := _advice(call, each))]
     if shown:
         call.out.say()
@@ -53,8 +53,8 @@ def _check_options(call: Call) -> None:
             raise InputError(f"{option} goes with {' or '.join(others)}: `{again}`")
 
 
-def _text(found: Finding) -> str:
-    return os_error_text(found.error, home) if isinstance(found.error, OSError) else found.text
+def _text(call: Call, found: Finding) -> str:
+    return os_error_text(found.error, call.home.path) if isinstance(found.error, OSError) else found.text
 
 
 def _advice(call: Call, found: Finding) -> str:

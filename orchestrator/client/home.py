@@ -6,6 +6,7 @@ wrong. Must never know platforms or stores.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -165,11 +166,12 @@ class Home:
     def _gives_way(self, ledger: Path) -> bool:
         """On a disk without inodes, removes two files that the next controller makes again: SQLite needs two
         beside a database that is open. Returns whether that may help."""
-        from orchestrator.files import lacks_inodes
+        from orchestrator.files import lacks_inodes, remove_file
 
         spare = [path for path in (self.folders.agent, self.path / UPLINK) if path.is_file()]
         if not spare or not lacks_inodes(ledger):
             return False
         for path in spare:
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                remove_file(path)
         return True

@@ -21,7 +21,7 @@ from orchestrator.errors import InputError, OrchestratorError
 from orchestrator.ledger import Ledger, forgetting
 from orchestrator.platforms.platform import BuildingImages, Platform
 from orchestrator.pruning import listing, needs, removal, results, rules
-from orchestrator.pruning.results import Surplus
+from orchestrator.pruning.results import Surplus as Surplus
 from orchestrator.pruning.rules import Judgement, Kind, Needs, Policy, Thing
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.abandoned import abandoned

@@ -21,7 +21,15 @@ from orchestrator.clock import Clock
 from orchestrator.core.checkpoint import Accepted, FileEntry, Manifest
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import CorruptCheckpoint, InputError, NoRoom, NotFound
-from orchestrator.files import NO_ROOM, draft_folder, free_bytes, lacks_inodes, make_folder, room_text, shortage
+from orchestrator.files import (
+    NO_ROOM,
+    draft_folder,
+    free_bytes,
+    lacks_inodes,
+    make_folder,
+    room_text,
+    shortage,
+)
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
 from orchestrator.user import expanded
@@ -212,8 +220,8 @@ def _no_room(folder: Path, needed: int) -> NoRoom:
         what, do = shortage(folder.parent)
         where = f"there: {what}"
     return NoRoom(
-        f"{folder} does not fit {where}, and nothing was copied: {do} there, or give a folder on another disk "
-        "with -o"
+        f"{folder} does not fit {where}, and nothing was copied: {do} there, or give a folder on another "
+        "disk with -o"
     )
 
 

@@ -190,8 +190,8 @@ class Failed:
     """An action failed; if TRANSIENT, it may have taken effect.
 
     `checkpoint` names the checkpoint to resume, if that is corrupt or gone. `left`: the other accepted ones
-    that the home store still has (None: not looked for). `doubtful`: it may be the wrong store. `unknown`: the
-    newest checkpoint there of which this ledger never heard; then nothing starts over.
+    that the home store still has (None: not looked for). `doubtful`: it may be the wrong store. `unknown`:
+    the newest checkpoint there that this ledger does not know; then nothing starts over.
     """
 
     action: Action

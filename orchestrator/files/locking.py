@@ -46,8 +46,8 @@ def flock(descriptor: int, kind: int, path: Path, elsewhere: str = _HOME) -> boo
 
 
 def check_locks(file: Path, place: Path) -> None:
-    """Raises NoLocks, with the `place`, if this file there cannot be locked, by flock or by fcntl (SQLite uses
-    that). Makes the file if it is missing. If it cannot be opened, its next writer says why."""
+    """Raises NoLocks, with the `place`, if this file there cannot be locked, by flock or by fcntl (SQLite
+    uses that). Makes the file if it is missing. If it cannot be opened, its next writer says why."""
     try:
         descriptor = os.open(file, os.O_RDWR | os.O_CREAT | PLAIN, 0o600)
     except OSError:

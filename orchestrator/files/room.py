@@ -142,7 +142,10 @@ def shortage(path: Path, *folders: Path) -> tuple[str, str]:
     total, free = _inodes(path)
     count, most = max(((count_files(each), str(each)) for each in folders), default=(0, ""))
     whose = f": {count:,} of them are in {most}" if count * _NAMED_SHARE > total - free else ""
-    return f"the disk {disk_of(path)} has no inodes left (it takes {total:,} files){whose}", "remove some files"
+    return (
+        f"the disk {disk_of(path)} has no inodes left (it takes {total:,} files){whose}",
+        "remove some files",
+    )
 
 
 def in_memory(path: Path) -> bool:

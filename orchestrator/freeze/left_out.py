@@ -17,7 +17,7 @@ from pathlib import Path
 
 from orchestrator.core import bounds
 from orchestrator.core.order import GIT_COMMIT
-from orchestrator.files import write_whole
+from orchestrator.files import remove_file, write_whole
 
 OWN = ".orchestratorignore"
 ALWAYS = ".git"  # the history, and often a login in its config: nothing brings it back
@@ -53,7 +53,8 @@ class LeftOut:
 def write(archive: Path, left_out: Collection[LeftOut]) -> None:
     """Notes it beside the archive. Without the note, messages say less."""
     if not left_out:
-        _note(archive).unlink(missing_ok=True)  # of a submit before
+        with suppress(FileNotFoundError):
+            remove_file(_note(archive))  # of a submit before
         return
     noted = [[each.rule, list(each.paths)] for each in left_out]
     with suppress(OSError):

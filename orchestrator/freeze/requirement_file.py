@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
+from orchestrator import user
 from orchestrator.errors import InputError
 from orchestrator.files import kernel_way, read_own
 from orchestrator.freeze.local_paths import ARCHIVES, REMEDY, LocalPath, local_path
@@ -277,7 +278,7 @@ def _is_path(named: LocalPath | None, places: Sequence[Path] | None) -> bool:
     if (is_archive or places is None) and _PLAIN.fullmatch(named.path):
         return True
     try:
-        found = [place / Path(named.path).expanduser() for place in places or ()]
+        found = [place / user.expanded(Path(named.path)) for place in places or ()]
         return any(each.is_dir() or (is_archive and each.is_file()) for each in found)
     except (OSError, RuntimeError, ValueError):
         return False

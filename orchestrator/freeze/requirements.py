@@ -20,6 +20,7 @@ from pathlib import Path
 from uv import find_uv_bin
 
 from orchestrator import user
+from orchestrator.files import write_whole
 from orchestrator.freeze import requirement_file
 from orchestrator.freeze.local_paths import REMEDY, LocalPath, local_path
 from orchestrator.freeze.requirement_file import Line
@@ -110,7 +111,7 @@ def _resolved(lines: Sequence[Line], environment: Mapping[str, str], options: tu
         for line in lines:
             (limits if line.constraint and _RELEASE.fullmatch(line.text) else wanted).append(line.text)
         for name, texts in ((_LIMITS, limits), (_WANTED, [*wanted, f"-c {_LIMITS}"])):
-            Path(folder, name).write_text("".join(f"{text}\n" for text in texts), "utf-8")
+            write_whole(Path(folder, name), "".join(f"{text}\n" for text in texts).encode(), sync=False)
         return _asked(Path(folder), environment, options)
 
 

@@ -115,8 +115,8 @@ class SessionFolder(Layout):
                 self.remove()
 
     def reclaim(self) -> bool:
-        """Removes a link or a file that a session has put in the place of its folder, never what it points at.
-        False if there is a link on the way there: then nothing can be staged or read there."""
+        """Removes a link or a file that a session has put in the place of its folder, never what it points
+        at. False if there is a link on the way there: then nothing can be staged or read there."""
         try:
             found = look(self.root)
         except OSError as error:

@@ -6,7 +6,8 @@ import math
 
 import pytest
 
-from orchestrator.cli.plotting import Scale, ends, fancy, number, plot, sparkline
+from orchestrator.cli.plotting import Scale, ends, fancy, plot, sparkline
+from orchestrator.core.wording import number_text
 
 HALVING = [(step, 2.0 / step) for step in range(1, 201)]
 BEGINS = [(60, "s02"), (120, "s03")]
@@ -95,6 +96,6 @@ def test_a_sparkline_has_one_row() -> None:
 def test_the_ends_of_a_scale_differ_in_words() -> None:
     assert ends(Scale(0.99991, 0.99994)) == ("0.9999", "0.99994") or ends(Scale(0.99991, 0.99994))[0] != "1"
     assert ends(Scale(1.0, 2.5)) == ("1", "2.5")
-    assert [number(value) for value in (0.04312, 13.25, 12500.0, 1.23e9, -1500.0)] == [
+    assert [number_text(value) for value in (0.04312, 13.25, 12500.0, 1.23e9, -1500.0)] == [
         "0.0431", "13.2", "12,500", "1.23e+09", "-1,500",
     ]  # fmt: skip

@@ -65,7 +65,7 @@ def test_a_checkpoint_costs_one_listing_to_publish_and_two_to_retire(
     assert asked(drive)["list"] == 1
     stored.publish(store, RUN, checkpoint(tmp_path, 20), tmp_path)
     asked(drive)
-    stored.retire(store, RUN, [manifest.name], [], older=False)
+    stored.retire(store, RUN, [manifest.name], [])
     cost = asked(drive)
     assert (cost["list"], cost["delete"]) == (2, BLOBS + 1)
     assert len(stored.names(store, RUN)) == 1

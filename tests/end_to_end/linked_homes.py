@@ -74,8 +74,8 @@ OURS = (
 )  # fmt: skip
 # Each group has a home of its own: what one run links is in the way of the others.
 GROUPS = (
-    ("root", "outbox", "outbox/log", "outbox/blobs", "outbox/checkpoints", "work", "checkpoints", "run", "logs",
-     "bundles"),
+    ("root", "outbox", "outbox/log", "outbox/blobs", "outbox/checkpoints", "work", "checkpoints", "run",
+     "logs", "bundles"),
     ("platform",),
     ("platforms",),
     ("runs", "store", "store/runs"),

@@ -239,7 +239,7 @@ class House:
 class Homes:
     """Two homes that share a store; the first one has a run."""
 
-    def __init__(self, folder: Path, options: dict[str, object], furnish: Callable[[Path], None]) -> None:
+    def __init__(self, folder: Path, options: dict[str, object], furnish: Callable[[Path], object]) -> None:
         self.folder, self.options, self.furnish = folder, options, furnish
         self.clock = VirtualClock(NOW)
         self.incarnations = 0
@@ -327,7 +327,9 @@ SETTINGS = settings(
 )
 
 
-def played(moves: list[tuple[str, int]], options: dict[str, object], furnish: Callable[[Path], None]) -> None:
+def played(
+    moves: list[tuple[str, int]], options: dict[str, object], furnish: Callable[[Path], object]
+) -> None:
     with tempfile.TemporaryDirectory() as folder:
         world = Homes(Path(folder), options, furnish)
         try:
