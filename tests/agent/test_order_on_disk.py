@@ -42,6 +42,11 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
 sys.addaudithook(_audit)
 
 
+def _within(descriptor: object, name: object) -> Path:
+    """The path of a name in an open folder."""
+    return Path(f"/proc/self/fd/{descriptor}").readlink() / str(name)
+
+
 class Disk:
     """Looks at an outbox before each change to it, in two ways: as a reader at that moment, and as a reader
     after a power loss, who sees only what was synced."""
@@ -82,7 +87,8 @@ class Disk:
             return
         self.look(f"before {event} of {Path(str(arguments[0])).name}")
         if event == "os.rename" and str(arguments[1]).endswith("manifest.json"):
-            self._look_after_a_loss_of_power(Path(str(arguments[0])), Path(str(arguments[1])).parent.name)
+            draft, target = _within(arguments[2], arguments[0]), _within(arguments[3], arguments[1])
+            self._look_after_a_loss_of_power(draft, target.parent.name)
 
     @staticmethod
     def _writes(arguments: tuple[object, ...]) -> bool:
