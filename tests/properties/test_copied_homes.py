@@ -50,7 +50,7 @@ from orchestrator.engine.ownership import InCharge
 from orchestrator.engine.perform import Backends, perform
 from orchestrator.errors import Superseded
 from orchestrator.home import Folders
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, identity
 from orchestrator.platforms.simulated import Scenario
 from orchestrator.stores import checkpoints as stored
 from orchestrator.stores.store import Store
@@ -119,7 +119,7 @@ class House:
         if self.ledger is None or self.charge is None:
             return
         if not killed and not self.charge.elsewhere("disk"):
-            self.ledger.identify(running=False)
+            identity.change(self.ledger, running=False)
         self.ledger.close()
         self.ledger = self.charge = None
 
