@@ -184,7 +184,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
         "orchestrator.ledger",
         "orchestrator.freeze.inputs",
         "orchestrator.engine.ownership",
-        "orchestrator.engine.perform",  # it marks a checkpoint whose only copy is here
+        "orchestrator.engine.collecting",  # it marks a checkpoint whose only copy is here
     ),
     # Plays a recorded time with the market and the queue that the engine has.
     "orchestrator.hindsight": (

@@ -241,7 +241,9 @@ class Adopting:
         generation, adoptions = max(own, _highest(said)), said.deposit.adoptions + 1
         if said.deposit.phase in _MAY_GO_ON:
             fence = self._fenced(said.run, generation, adoptions, notes)
-            said = deposits.said_of(self.store, said.run) or said  # its old controller may have gone on
+            again = deposits.said_of(self.store, said.run) or said  # its old controller may have gone on
+            ours = said.deposit if record is not None and not again.encrypted else None  # it may tell of none
+            said = replace(again, deposit=again.deposit or ours)
             # The next session is one above this, where no session of another ledger can be.
             generation, adoptions = max(fence.generation - 1, _highest(said) + 1), fence.adoptions
         if said.deposit is None:

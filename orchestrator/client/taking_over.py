@@ -18,7 +18,7 @@ from orchestrator.core.run import RunRecord
 from orchestrator.engine import ownership
 from orchestrator.engine.ownership import Place
 from orchestrator.errors import InputError, LedgerConflict
-from orchestrator.ledger import Ledger
+from orchestrator.ledger import Ledger, identity
 from orchestrator.stores import deposits
 from orchestrator.stores.store import Store
 
@@ -87,7 +87,7 @@ def take(
 
 def _reason(store: Store, name: str, ledger: Ledger, records: Collection[RunRecord]) -> str:
     """Why the store is not this copy's to use; empty if it is."""
-    rival = ownership.rival_of(store, ledger.identity())
+    rival = ownership.rival_of(store, identity.of(ledger))
     if rival is not None:
         return f"taken over with the store {name} from another copy of this home, {rival.place}"
     for record in records:

@@ -147,3 +147,15 @@ def _drop_blobs(into: Path) -> None:
     if blobs.is_dir():
         for path in blobs.iterdir():
             remove_tree(path)  # a blob, or the draft folder of a controller that was killed
+
+
+def is_unpublished(collected: Path) -> bool:
+    """Whether there is a checkpoint here, with its blobs, that may never have reached the store. These may
+    be the only copy."""
+    try:
+        if not list((collected / "blobs").iterdir()):
+            return False
+        brought = list((collected / "checkpoints").iterdir())
+    except OSError:  # nothing was collected
+        return False
+    return any(not (checkpoint / "published").exists() for checkpoint in brought)

@@ -23,7 +23,7 @@ from orchestrator.clock import Clock
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.errors import BackendError, Conflict, OrchestratorError, Superseded, Transient
-from orchestrator.ledger import Identity, Ledger, LedgerReader, Made
+from orchestrator.ledger import Identity, Ledger, LedgerReader, Made, identity
 from orchestrator.stores import deposits
 from orchestrator.stores.register import Held
 from orchestrator.stores.store import Store, is_empty
@@ -111,7 +111,7 @@ class Known(Ownership):
         self._stores = stores
 
     def check(self, name: str) -> None:
-        rival = rival_of(self._stores[name], self._ledger.identity())
+        rival = rival_of(self._stores[name], identity.of(self._ledger))
         if rival is not None:
             raise Superseded(used_by(name, rival))
 
@@ -150,9 +150,9 @@ class InCharge(Known):
         self._before: dict[str, Place] = {}  # store → who was in charge when this controller started
         self._told: set[tuple[str, str]] = set()
         self._locks = {name: threading.Lock() for name in stores}
-        self._found = ledger.identity()
+        self._found = identity.of(ledger)
         self._token = secrets.token_hex(8)
-        mine = ledger.identify(token=self._token)  # before any store hears of it
+        mine = identity.change(ledger, token=self._token)  # before any store hears of it
         self._id, self._tokens = mine.ledger, mine.tokens
 
     # --- What others ask --------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ class InCharge(Known):
 
     def taken_over(self) -> bool:
         """Whether a person has taken a store over since, so that this process has to start again."""
-        return bool(self._elsewhere) and self._ledger.identity().tokens != self._tokens
+        return bool(self._elsewhere) and identity.of(self._ledger).tokens != self._tokens
 
     @property
     def catches_up(self) -> bool:
@@ -219,7 +219,7 @@ class InCharge(Known):
             over.set()
             self._wake.set()
             if not self._elsewhere:
-                self._changes.identify(running=False)
+                identity.change(self._changes, running=False)
 
     # --- Looking ----------------------------------------------------------------------------------------
 
@@ -236,7 +236,7 @@ class InCharge(Known):
                     self._place
                 )  # an unmounted disk looks like this: nothing is written there
                 return
-            if mark is not None and mark.token not in self._ledger.identity().tokens:
+            if mark is not None and mark.token not in identity.of(self._ledger).tokens:
                 self._wait(name, used_by(name, mark), mark.place)
             elif mark is not None and self._is_copy(mark.place):
                 self._wait(name, used_by(name, mark), mark.place, forget=True)
@@ -244,7 +244,7 @@ class InCharge(Known):
                 self._ask(name, held, mark)
                 return
             self._tell_asked(name, mark)
-            self._changes.identify(store=name, running=True)
+            identity.change(self._changes, store=name, running=True)
             count = 1 if mark is None else mark.count + 1
             shown = Mark(
                 count, self._token, self._place, self._clock.now(), "" if mark is None else mark.asked
@@ -267,7 +267,7 @@ class InCharge(Known):
         _, mark = read(self._stores[name], self._id)
         if mark is None:
             return
-        if mark.token != self._token and mark.token not in self._ledger.identity().tokens:
+        if mark.token != self._token and mark.token not in identity.of(self._ledger).tokens:
             self._wait(name, used_by(name, mark))
             return
         self._tell_asked(name, mark)
@@ -277,7 +277,7 @@ class InCharge(Known):
         if name in self._elsewhere:
             return
         if forget:
-            self._changes.identify(forget=True)
+            identity.change(self._changes, forget=True)
             self._tokens = ()
         here = other is not None and (other.host, other.path) == (self._place.host, self._place.path)
         if here:
@@ -332,7 +332,7 @@ def rival_of(store: Store, mine: Identity) -> Mark | None:
 def seize(ledger: Ledger, name: str, store: Store, place: Place, now: float) -> None:
     """Puts this copy of the ledger in charge of the store, whoever was. Controllers of the others stop."""
     token = secrets.token_hex(8)
-    mine = ledger.identify(token=token, store=name)
+    mine = identity.change(ledger, token=token, store=name)
     for _ in range(TRIES):
         held, mark = read(store, mine.ledger)
         if store.registers is None:

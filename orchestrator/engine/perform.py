@@ -470,18 +470,6 @@ def _collect(action: Collect, backends: Backends) -> Report:
     return found
 
 
-def is_unpublished(collected: Path) -> bool:
-    """Whether there is a checkpoint here, with its blobs, that may never have reached the store. These may
-    be the only copy."""
-    try:
-        if not list((collected / "blobs").iterdir()):
-            return False
-        brought = list((collected / "checkpoints").iterdir())
-    except OSError:  # nothing was collected
-        return False
-    return any(not (checkpoint / "published").exists() for checkpoint in brought)
-
-
 def _retire(action: Retire, backends: Backends) -> Report:
     """Deletes what this ledger made, and nothing else: another one may have accepted it."""
     store, ownership = backends.store(action.store), backends.ownership

@@ -18,7 +18,8 @@ from orchestrator.clock import Clock
 from orchestrator.core.order import run_of
 from orchestrator.core.run import RunRecord
 from orchestrator.core.session import StopReply
-from orchestrator.engine.perform import Backends, is_unpublished
+from orchestrator.engine.collecting import is_unpublished
+from orchestrator.engine.perform import Backends
 from orchestrator.errors import OrchestratorError, Superseded
 from orchestrator.files import PREFIX, remove_tree, sweep
 from orchestrator.home import BUNDLES, IMAGES, INPUTS, RESULTS, RUNS, STAGED, Folders

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy import func, select
 
-from orchestrator.ledger import identity, takeover
+from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.lock import Owner, Standby
 
@@ -38,10 +38,6 @@ class Controlled:
     def alike(self) -> str:
         """What the last controller told the others (`Takeover.tell`)."""
         return takeover.told(self._database)
-
-    def identity(self) -> identity.Identity:
-        """What tells this ledger from its copies."""
-        return identity.of(self._database)
 
     def server_time(self) -> float | None:
         """What the server's clock says, in unix seconds; None if the ledger is a file."""

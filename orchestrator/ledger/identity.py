@@ -1,7 +1,7 @@
 """What tells a ledger from its copies: an id, and the tokens that its controllers drew.
 
 A copy has the id and the tokens too, but not those that were drawn after the copy was made. Each store that
-the ledger uses shows the newest token (`orchestrator.engine.identity`). A token is written here before any
+the ledger uses shows the newest token (`orchestrator.engine.ownership`). A token is written here before any
 store hears of it, so that a crash in between is not taken for a copy. Decides nothing.
 """
 
@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select, update
 
 from orchestrator.core import wire
 from orchestrator.core.checkpoint import CheckpointRef
-from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller
+
+if TYPE_CHECKING:  # their modules import this one
+    from orchestrator.ledger.ledger import Ledger
+    from orchestrator.ledger.reading import LedgerReader
 
 TOKENS_MAX = 64
 _ROW = controller.c.number == CONTROLLER_ROW
@@ -59,16 +63,18 @@ class Made:
         return incarnation in self.started
 
 
-def of(database: Database) -> Identity:
+def of(ledger: LedgerReader) -> Identity:
     """The ledger's identity. An empty id: no controller ever ran."""
-    with database.read() as connection:
+    with ledger._database.read() as connection:
         return _read(connection)
 
 
-def change(database: Database, *, token: str, store: str, running: bool | None, forget: bool) -> Identity:
+def change(
+    ledger: Ledger, *, token: str = "", store: str = "", running: bool | None = None, forget: bool = False
+) -> Identity:
     """Adds a token and the name of a store, if they are given, and returns the identity afterwards. `forget`:
     the ledger is a copy, so none of its tokens count."""
-    with database.write() as connection:
+    with ledger._database.write() as connection:
         found = _read(connection)
         tokens = () if forget else found.tokens
         after = replace(

@@ -16,7 +16,7 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from orchestrator.core import wire
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.errors import Fenced, InputError, LedgerConflict
-from orchestrator.ledger import identity, takeover
+from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.measured import place_key
 from orchestrator.ledger.migration import migrate
@@ -299,12 +299,6 @@ class Ledger(LedgerReader):
         self._older_store = None
         self._controls = True
         self._measured.clear()  # an earlier controller may have added to them
-
-    def identify(
-        self, *, token: str = "", store: str = "", running: bool | None = None, forget: bool = False
-    ) -> identity.Identity:
-        """Changes what tells this ledger from its copies; see `orchestrator.ledger.identity`."""
-        return identity.change(self._database, token=token, store=store, running=running, forget=forget)
 
     def add_measurement(self, job_key: str, measurement: Measurement) -> None:
         """Stores a measured rate of a job."""

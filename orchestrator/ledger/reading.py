@@ -107,7 +107,7 @@ class LedgerReader(Journal, Measured, Controlled):
 
     @property
     def unreadable(self) -> Mapping[str, str]:
-        """The runs that `live`, `due` and `queued_waiting` left out as unreadable, with the reason.
+        """The runs that `live`, `due` and `waiting` left out as unreadable, with the reason.
 
         Such a run is not read again until it changes. Nothing of it is deleted.
         """
@@ -203,29 +203,6 @@ class LedgerReader(Journal, Measured, Controlled):
         )
         found = self._unless_known(query, known)
         return tuple(each for each in found if isinstance(each, str) or each.phase is Phase.QUEUED)
-
-    def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
-        """Queued runs that wait for a slot (no due time), in order of submission, at most `limit`.
-
-        For the next page, pass the last record's `(submitted_at, run)` as `after`. A page that is not full is
-        the last.
-        """
-        waiting = (
-            select(runs.c.submitted_at, runs.c.run)
-            .where(runs.c.phase == Phase.QUEUED.value, runs.c.due_at.is_(None))
-            .order_by(runs.c.submitted_at, runs.c.run)
-        )
-        place = tuple_(runs.c.submitted_at, runs.c.run)
-        found: list[RunRecord] = []
-        while True:  # more than once only if some records cannot be read
-            wanted = limit - len(found)
-            query = waiting if after is None else waiting.where(place > tuple_(*after))
-            rows = self._all(query.limit(wanted))
-            found += self._records([row.run for row in rows])
-            # Damaged times are the last ones.
-            if len(rows) < wanted or len(found) == limit or isinstance(rows[-1].submitted_at, Damaged):
-                return tuple(found)
-            after = (rows[-1].submitted_at, rows[-1].run)
 
     # --- What is due ------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from orchestrator.engine.perform import is_unpublished
+from orchestrator.engine.collecting import is_unpublished
 from orchestrator.files import PREFIX, is_locked
 from orchestrator.home import BUNDLES, DEPOSITED, IMAGES, INPUTS, LIVE, PREPARING, RUNS, STAGED
 from orchestrator.pruning.rules import Kind, Thing

@@ -57,14 +57,6 @@ class RememberedLedger(Ledger):
         ask = super().waiting
         return self._compared(found, lambda: ask(known))
 
-    def queued_waiting(self, limit: int, after: tuple[float, str] | None = None) -> tuple[RunRecord, ...]:
-        waiting = [r for r in self._latest.values()
-                   if r.phase is Phase.QUEUED and self._due_at[r.run] is None]  # fmt: skip
-        waiting.sort(key=lambda record: (record.submitted_at, record.run))
-        page = [r for r in waiting if after is None or (r.submitted_at, r.run) > after]
-        ask = super().queued_waiting
-        return self._compared(tuple(page[:limit]), lambda: ask(limit, after))
-
     def due(
         self, now: float, limit: int | None = None, known: Mapping[str, int] | None = None
     ) -> tuple[RunRecord | str, ...]:
