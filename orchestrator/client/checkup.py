@@ -30,7 +30,7 @@ from orchestrator.core.offer import Offer, UntilKind
 from orchestrator.core.wording import count_text, size_text
 from orchestrator.engine.surveying import Surveyed
 from orchestrator.errors import InputError, OrchestratorError, Remedy, SpecError, remedy
-from orchestrator.files import NoLocks, check_locks, disk_of, in_memory, lacks_inodes, shortage
+from orchestrator.files import NoLocks, check_locks, disk_of, draft_file, in_memory, lacks_inodes, shortage
 from orchestrator.platforms.platform import Checkup, Health, Platform
 from orchestrator.stores import encryption
 from orchestrator.stores.checkup import Checkup as StoreCheckup
@@ -176,10 +176,9 @@ def _python() -> Finding:
 def _home(home: Home) -> tuple[State, str]:
     path = home.path
     there = next(folder for folder in (path, *path.parents) if folder.exists())
-    with tempfile.NamedTemporaryFile(dir=there) as stream:
-        stream.write(b"x")
-        stream.flush()
-        check_locks(Path(stream.name), path)
+    with draft_file(there) as draft:
+        draft.write(b"x")
+        check_locks(draft.path, path)
     free = shutil.disk_usage(there).free
     text = f"{path}, {size_text(free)} free" + ("" if there == path else " (does not exist yet)")
     if lacks_inodes(there):
