@@ -38,7 +38,7 @@ class Ending:
     checkpoint could not be committed. `refused`: because it was not fit, and never will be. `diverged`: the
     first loss that was not finite, in words. `saved_since`: the newest checkpoint was saved after the agent
     asked the command to leave. `counted`: the checkpoints' steps are a count of the saves, because the
-    command tells no other. `full`: the session's disk, in words, if that has no room left.
+    command tells no other. `full`: what the session's disk lacks, in words.
     """
 
     exit_code: int
@@ -94,7 +94,7 @@ def classify(ending: Ending) -> tuple[Outcome, str]:
         return _did_not_save(ending, ending.stop)
     if ending.saved_when_asked:  # a launcher such as torchrun hides its ranks' exit code 75
         return _left(ending)
-    return Outcome.CRASHED, f"{_cause(ending)}; {ending.full} is full" if ending.full else _cause(ending)
+    return Outcome.CRASHED, f"{_cause(ending)}; {ending.full}" if ending.full else _cause(ending)
 
 
 def _exited_well(ending: Ending) -> tuple[Outcome, str]:

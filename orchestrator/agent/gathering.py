@@ -1,7 +1,7 @@
 """Which files of an ended session come home as its outputs, and why others do not.
 
-Looks at names, sizes and times only; `orchestrator.session.committing` reads and stores the files. Decides
-nothing about checkpoints.
+Looks at names, sizes and times only; `orchestrator.session.committing` reads and stores the files. Removes
+files only where a session has taken the inodes of its disk. Decides nothing about checkpoints.
 """
 
 from __future__ import annotations
@@ -10,14 +10,17 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from orchestrator.core import bounds
+from orchestrator.files import remove_tree
 
 _OWN = ".orchestrator"
 CHECKPOINTS = f"{_OWN}/checkpoints"  # where people find what was saved and is no checkpoint
 _NAMED_MAX = 3
+_FEW_SHARE = 8  # of the files of a session that took a disk's inodes, 1 / 8 are brought home with ease
 # Nobody asks for these: they can be made again.
 USELESS = frozenset({
     "__pycache__", ".git", ".venv", "venv", "node_modules", ".cache", ".ipynb_checkpoints", ".pytest_cache",
@@ -47,13 +50,14 @@ class Gathered:
 
 def asked_for(source: Path, patterns: Sequence[str]) -> Gathered:
     """What the job's `outputs` name in the working directory `source`."""
-    wanted = [re.compile(expression(pattern)) for pattern in patterns]
-    found = [
-        Output(source, name, name, size)
-        for name, (size, _) in files_in(source)
-        if any(each.match(name) for each in wanted)
-    ]
+    is_wanted = matching(patterns)
+    found = [Output(source, name, name, size) for name, (size, _) in files_in(source) if is_wanted(name)]
     return _within(found, bounds.OUTPUTS_BYTES_MAX, "")
+
+
+def matching(patterns: Sequence[str]) -> Callable[[str], bool]:
+    wanted = [re.compile(expression(pattern)) for pattern in patterns]
+    return lambda name: any(each.match(name) for each in wanted)
 
 
 def unasked(
@@ -80,6 +84,29 @@ def unasked(
         if not is_saved(path := f"{CHECKPOINTS}/{name}")
     ]
     return _within(found, bytes_max, "; to keep them, name them under `outputs`")
+
+
+def make_room(source: Path, before: Mapping[str, Stamp], is_wanted: Callable[[str], bool]) -> str:
+    """On a disk that has no inodes left: removes the largest crowds of new files, so that few are left, and
+    says what it removed. A crowd is a folder in the working directory, or its files with one ending.
+    `is_wanted`: no crowd with such a file is removed."""
+    wanted, crowds = set[str](), dict[str, list[str]]()
+    for name, _ in files_in(source):
+        top, _, below = name.partition("/")
+        crowd = f"{top}/" if below else f"*{Path(top).suffix}"
+        if name in before or is_wanted(name):
+            wanted.add(crowd)
+        crowds.setdefault(crowd, []).append(top)
+    left = total = sum(map(len, crowds.values()))
+    told = []
+    for crowd, tops in sorted(crowds.items(), key=lambda each: -len(each[1])):
+        if left > total // _FEW_SHARE and crowd not in wanted:
+            for top in set(tops):
+                with suppress(OSError):
+                    remove_tree(source / top)
+            told.append(f"{_shown(crowd)} ({len(tops):,} files)")
+            left -= len(tops)
+    return f"removed to make room, because the disk had no inodes left: {', '.join(told)}" if told else ""
 
 
 def expression(pattern: str) -> str:

@@ -17,7 +17,7 @@ from orchestrator.agent.classify import Ending, Stop, classify
 from orchestrator.agent.committer import Committed, Committer, NotCommitted
 from orchestrator.agent.companion import Companion
 from orchestrator.agent.folder import Folder, write_whole
-from orchestrator.agent.gathering import CHECKPOINTS, Stamp
+from orchestrator.agent.gathering import CHECKPOINTS, Stamp, make_room, matching
 from orchestrator.agent.gpu_meter import GpuMeter, ours
 from orchestrator.agent.leader import Leader
 from orchestrator.agent.log import Log
@@ -35,7 +35,7 @@ from orchestrator.core.gpu_use import GpuUse
 from orchestrator.core.job import OnNan
 from orchestrator.core.order import EndAt, Order, Outcome, Result
 from orchestrator.core.save_pattern import SavePattern
-from orchestrator.files import is_full, room_text
+from orchestrator.files import crowd, is_full, lacks_inodes, shortage, takes_most
 from orchestrator.nvidia import Asker
 from orchestrator.processes import SESSION
 from orchestrator.session.committing import Outbox, saved_in
@@ -178,6 +178,7 @@ class Monitor:
         self._usage.finish()
         if self._meter is not None:
             self._meter.finish()
+        full, is_own = self._shortage()
         if self._watcher is not None:
             self._watcher.finish(killed=exit_code < 0 or self._killed)
             self._await(self._watcher)
@@ -203,7 +204,7 @@ class Monitor:
             refused=self._refused,
             diverged=self._diverged(),
             saved_since=self._saved_since(),
-            full=room_text(self.folder.work) if exit_code and is_full(self.folder.work) else "",
+            full=full if exit_code else "",
             counted=self._pattern is not None and not self._pattern.numbered and self.progress.step is None,
         )
         outcome, message = classify(ending)
@@ -213,12 +214,27 @@ class Monitor:
         why = cause(exit_code, ending.tail) if outcome is Outcome.CRASHED and self._stop is None else Cause()
         result = Result(
             self.incarnation, outcome, exit_code, step, message, self.log.tail(), self.progress.step,
-            self.log.mask.text(why.error), why.hopeless,
+            self.log.mask.text(why.error), why.hopeless or is_own,
         )  # fmt: skip
         if self._stop is not None:
             return result
         session = os.environ.get(SESSION, str(self.folder.root))
         return explained(result, ending.tail, self.folder.source, self.order, session)
+
+    def _shortage(self) -> tuple[str, bool]:
+        """What the disk lacks, in words, and whether this session took all its inodes: then it makes room for
+        its last save, its outputs and its log."""
+        root, source = self.folder.root, self.folder.source
+        if not is_full(root):
+            return "", False
+        is_own = lacks_inodes(root) and takes_most(root)
+        text, _ = shortage(root, crowd(source) if is_own else root)
+        if not is_own:
+            return text, False
+        is_asked = matching(self.order.outputs or ())
+        if told := make_room(source, self.before, lambda name: self.is_saved(name) or is_asked(name)):
+            self.warn(told)
+        return f"{text}, which this session wrote: write fewer and larger files", True
 
     def _awaits_newer(self) -> bool:
         """Whether something newer was saved than what was committed last."""

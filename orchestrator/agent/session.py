@@ -13,6 +13,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -36,7 +37,7 @@ from orchestrator.core.mask import Mask
 from orchestrator.core.order import Order, Outcome, Result
 from orchestrator.core.own_accelerators import row_of
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import NO_ROOM, Lack, shortage
+from orchestrator.files import NO_ROOM, Lack, lacks_inodes, remove_tree, shortage
 from orchestrator.interpreters import Interpreter
 from orchestrator.session.layout import LOG
 
@@ -113,6 +114,9 @@ class Session:
             guardian.dismiss()
         if self.monitor is not None:
             keeping.keep(self.monitor, result)
+        if lacks_inodes(self.folder.root):  # nobody else could write its log and outputs down
+            with suppress(OSError):
+                remove_tree(self.folder.work)
         self.log.say(f"{result.outcome}: {result.message}")
         written = self.report.end(result)
         if self.uplink is not None:

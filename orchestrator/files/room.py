@@ -117,7 +117,7 @@ def _inodes(path: Path) -> tuple[int, int]:
 def count_files(folder: Path) -> int:
     """How many inodes a folder takes with all that is in it. Links are not followed, and what cannot be read
     counts as one."""
-    total, waiting = 1, [str(folder)]
+    total, waiting = 1, [] if folder.is_symlink() else [str(folder)]
     while waiting:
         with suppress(OSError), os.scandir(waiting.pop()) as entries:
             for entry in entries:
@@ -131,6 +131,13 @@ def takes_most(folder: Path) -> bool:
     """Whether most of the inodes in use on its disk are this folder's."""
     total, free = _inodes(folder)
     return count_files(folder) * 2 > total - free
+
+
+def crowd(folder: Path) -> Path:
+    """The folder in this one that takes most of the inodes in use on its disk; this one if none does."""
+    with suppress(OSError):
+        return next((each for each in folder.iterdir() if takes_most(each)), folder)
+    return folder
 
 
 def shortage(path: Path, *folders: Path) -> tuple[str, str]:

@@ -185,7 +185,11 @@ class Database:
         return said
 
     def _full(self, where: dict[str, Any]) -> DiskFull:
-        what, do = shortage(Path(self.shown))
+        what, do = "its disk is full", "free some space"
+        if (
+            self.path is not None
+        ):  # beside it lie the folders of the sessions and runs that may have filled it
+            what, do = shortage(self.path, *self.path.parent.glob("*/*/*"))
         return DiskFull(
             f"the ledger {self.shown} did not change: {what}; {do} (`orchestrator rm` removes runs that are "
             "over, `orchestrator prune` shows what is no longer needed)",

@@ -37,6 +37,7 @@ from orchestrator.files import (
     allow,
     guard,
     is_full,
+    lacks_inodes,
     look,
     make_folder,
     open_file,
@@ -289,6 +290,8 @@ class ProcessPlatform:
         if sighting is Sighting.ENDED:
             if name not in self._ended and not session.alive():
                 _end_rest(session)
+                if lacks_inodes(session.root):  # its agent was killed, else it had made room itself
+                    remove_tree(session.work)
                 self._ended.add(name)
             why = _text(session.root / "killed") or "the agent died"
             return Sight(sighting, outbox, ending=Outcome.LOST, detail=why)
