@@ -135,6 +135,7 @@ def test_where_nothing_can_be_forked_each_errand_imports_for_itself(
     with pytest.raises(Transient, match="no answer within 4 s"):
         box.patient(call=4.0).read()
     wait_until(lambda: box.clients() == 0, "the client's end")
+    box.colab.troubles.clear()  # on a busy machine it was killed while it imported, before it asked
     assert box.cli.read().assignments == ()
 
 

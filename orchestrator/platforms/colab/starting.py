@@ -196,6 +196,8 @@ class Forked:
             self.forker.send({"kill": self.name})
         if not self.ended(_DEATH_SECONDS):
             self.forker.process.kill()
+            with suppress(subprocess.TimeoutExpired):  # it closes its files before it is dead
+                self.forker.process.wait(_DEATH_SECONDS)
             self.ended(_DEATH_SECONDS)
 
 
