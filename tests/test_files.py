@@ -7,9 +7,11 @@ import contextlib
 import errno
 import fcntl
 import os
+import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -137,6 +139,71 @@ def test_a_log_follows_no_link_and_waits_for_no_pipe(tmp_path: Path) -> None:
         log.write("after\n")
     assert (tmp_path / "log").read_text() == "before\nafter\n"
     assert (tmp_path / "log").stat().st_mode & 0o777 == 0o600
+
+
+def odd(path: Path, kind: str) -> None:
+    """What a session may put in the place of a file of ours, other than a symbolic link."""
+    if kind == "hard link":
+        path.hardlink_to(path.with_name("thesis"))
+    elif kind == "FIFO":
+        os.mkfifo(path)
+    elif kind == "socket":
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(path))
+    else:
+        path.mkdir()
+
+
+@pytest.mark.parametrize("kind", ["hard link", "FIFO", "socket", "folder"])
+def test_nothing_is_written_or_read_in_the_place_of_our_file(kind: str, tmp_path: Path) -> None:
+    thesis, place = tmp_path / "thesis", tmp_path / "place"
+    thesis.write_bytes(b"mine")
+    odd(place, kind)
+    reader = os.open(place, os.O_RDONLY | os.O_NONBLOCK) if kind == "FIFO" else None
+    writers: dict[str, Callable[[], object]] = {
+        "append": lambda: files.append(place, b"ours"),
+        "written": lambda: files.written(place).__enter__(),
+        "open_log": lambda: files.open_log(place),
+        "check_locks": lambda: files.check_locks(place, place),
+    }
+    if kind != "hard link":
+        writers["read_plain"] = lambda: files.read_plain(place)
+    for name, act in writers.items():
+        with contextlib.suppress(OSError) if name == "check_locks" else pytest.raises(OSError):
+            act()
+    if reader is not None:
+        assert os.read(reader, 10) == b""
+        os.close(reader)
+    assert thesis.read_bytes() == b"mine"
+    files.write_whole(place, b"ours") if kind != "folder" else files.set_aside(place)
+    assert thesis.read_bytes() == b"mine"
+
+
+def test_a_folder_that_is_moved_or_linked_after_it_was_opened_is_not_followed(tmp_path: Path) -> None:
+    ours = files.guard(tmp_path / "ours")
+    victim, log = tmp_path / "victim", ours / "outbox" / "log"
+    files.make_folder(log)
+    victim.mkdir()
+    (victim / "1.log").write_bytes(b"mine")
+    with files.draft_file(log) as draft:
+        draft.write(b"ours")
+        log.rename(tmp_path / "away")
+        log.symlink_to(victim)
+        draft.replace(log / "1.log")
+    assert (victim / "1.log").read_bytes() == b"mine"
+    assert (tmp_path / "away" / "1.log").read_bytes() == b"ours"
+    for act in (
+        lambda: files.append(log / "1.log", b"ours"),
+        lambda: files.remove_tree(log / "1.log"),
+        lambda: files.set_aside(log / "1.log"),
+        lambda: files.write_whole(log / "1.log", b"ours"),
+        lambda: files.make_folder(log / "new"),
+        lambda: files.rename(log / "1.log", ours / "1.log"),
+        lambda: files.read_plain(log / "1.log"),
+    ):
+        with pytest.raises(OSError, match="a link is in the place of this folder"):
+            act()
+    assert [(path.name, path.read_bytes()) for path in victim.iterdir()] == [("1.log", b"mine")]
 
 
 def test_a_whole_file_is_private_and_replaces_a_link_not_its_target(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import json
 import os
 import platform
 import re
+import stat
 import subprocess
 import threading
 from collections.abc import Callable, Mapping
@@ -25,7 +26,7 @@ from orchestrator.agent.log import Log
 from orchestrator.agent.requirements import Failed, Installation, Site
 from orchestrator.clock import Clock
 from orchestrator.core.order import Order
-from orchestrator.files import flock, make_folder, open_file, remove_tree, rename, written
+from orchestrator.files import flock, make_folder, open_file, remove_tree, rename, write_whole
 from orchestrator.interpreters import ALL, Interpreter, Unusable, ask
 
 T = TypeVar("T")
@@ -148,8 +149,8 @@ class Kept:
                 continue
             content = script.read_bytes()
             if before in content:
-                with written(script) as file:
-                    file.write(content.replace(before, after))
+                mode = stat.S_IMODE(script.stat().st_mode)
+                write_whole(script, content.replace(before, after), sync=False, mode=mode)
         remove_tree(self.draft / "wheels")
         rename(self.draft, self.path)
         fcntl.flock(self.held, fcntl.LOCK_SH)

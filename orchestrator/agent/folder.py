@@ -76,13 +76,13 @@ class Folder(Layout):
 
     def read_order(self) -> Order:
         """Raises ValueError or OSError if the order cannot be read."""
-        return wire.decode(Order, self.order.read_bytes())
+        return wire.decode(Order, files.read_plain(self.order))
 
     def take_secrets(self) -> dict[str, str]:
         """The secrets' values. Removes their file."""
         path = self.secrets
         try:
-            data = path.read_bytes()
+            data = files.read_plain(path)
         except FileNotFoundError:
             return {}
         remove_file(path)
@@ -98,7 +98,7 @@ class Folder(Layout):
         """What opens the home store for the uplink; None for a session without one. Removes its file, so that
         the training never finds it."""
         try:
-            data = self.store.read_bytes()
+            data = files.read_plain(self.store)
         except FileNotFoundError:
             return None
         remove_file(self.store)
@@ -108,7 +108,7 @@ class Folder(Layout):
         """What tells the uplink what to fetch; None if everything was staged. Removes its file, which may
         hold a key."""
         try:
-            data = self.parcel.read_bytes()
+            data = files.read_plain(self.parcel)
         except FileNotFoundError:
             return None
         remove_file(self.parcel)
@@ -152,7 +152,8 @@ def claim(folder: Folder, incarnation: str) -> None:
     try:
         files.write_new(path, incarnation.encode() + b"\n")
     except FileExistsError:
-        raise AlreadyClaimed(f"agent {path.read_text().strip()} already ran this session") from None
+        before = (files.read_small(path) or b"unknown").decode(errors="replace").strip()
+        raise AlreadyClaimed(f"agent {before} already ran this session") from None
 
 
 def write_whole(path: Path, data: bytes, *, durable: bool = True) -> None:

@@ -20,7 +20,17 @@ from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
 from orchestrator.core.save_pattern import SavePattern
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import check_room, make_folder, place, remove_file, remove_tree, rename, written
+from orchestrator.files import (
+    check_room,
+    make_folder,
+    open_plain,
+    place,
+    read_plain,
+    remove_file,
+    remove_tree,
+    rename,
+    written,
+)
 from orchestrator.session.layout import BLOBS, manifest_path
 
 _CHUNK = 1024 * 1024
@@ -37,7 +47,7 @@ class CorruptBundle(Exception):
 def unpack(folder: Folder, order: Order) -> None:
     """Unpacks the bundle into work/source. Raises CorruptBundle."""
     try:
-        with folder.bundle.open("rb") as file:
+        with open_plain(folder.bundle) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
         if found != order.bundle:
             raise CorruptBundle(
@@ -126,7 +136,7 @@ def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     if CheckpointRef.parse(name) is None:
         raise CorruptCheckpoint(name, "that is not a checkpoint name")
     try:
-        data = (folder.staged / manifest_path(name)).read_bytes()
+        data = read_plain(folder.staged / manifest_path(name))
     except OSError as error:
         raise CorruptCheckpoint(name, f"its manifest was not staged ({error.strerror})") from error
     checkpoint.authenticate(name, data, order.resume_sha256)
@@ -143,7 +153,7 @@ def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -
         for part in entry.parts:
             digest, size = hashlib.sha256(), 0
             try:
-                blob = (blobs / part.sha256).open("rb")
+                blob = open_plain(blobs / part.sha256)
             except OSError as error:
                 raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was not staged") from error
             with blob:

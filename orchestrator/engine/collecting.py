@@ -15,7 +15,7 @@ from orchestrator.core.action import Collect, Done
 from orchestrator.core.checkpoint import Accepted, CheckpointRef, Manifest, decode
 from orchestrator.core.offer import Uplink
 from orchestrator.errors import BackendError, CorruptCheckpoint, NotFound, Transient
-from orchestrator.files import append, remove_tree
+from orchestrator.files import append, read_plain, remove_tree
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, MANIFEST
 from orchestrator.session.outbox import Forgone, Outbox, collect, listen, refuse
 from orchestrator.stores import checkpoints as stored
@@ -114,7 +114,7 @@ def _publish(store: Store, run: str, ref: CheckpointRef, into: Path) -> tuple[Ma
     published = folder / "published"
     before = published.exists()
     try:
-        manifest = decode(ref.name, (folder / MANIFEST).read_bytes())
+        manifest = decode(ref.name, read_plain(folder / MANIFEST))
         if manifest.run != run:
             raise CorruptCheckpoint(ref.name, f"its manifest names another run: {manifest.run!r}")
         if before:

@@ -29,7 +29,9 @@ from orchestrator.files.guarded import (
     make_folder,
     open_file,
     open_folder,
+    open_plain,
     place,
+    read_plain,
     rename,
 )
 from orchestrator.files.kernel import kernel_of, kernel_way
@@ -121,11 +123,13 @@ __all__ = [
     "open_folder",
     "open_log",
     "open_own",
+    "open_plain",
     "opened",
     "own_trouble",
     "place",
     "read",
     "read_own",
+    "read_plain",
     "read_small",
     "remove_empty",
     "remove_file",

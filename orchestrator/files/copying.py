@@ -40,7 +40,7 @@ def copy_file(
     reading = os.open(source, os.O_RDONLY | plain) if follow else open_file(source, os.O_RDONLY)
     try:
         found = os.fstat(reading)
-        if not stat.S_ISREG(found.st_mode):
+        if not stat.S_ISREG(found.st_mode):  # followed
             raise OSError(errno.ELOOP, "not a plain file", str(source))
         if bytes_max is not None and found.st_size > bytes_max:
             raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", str(source))

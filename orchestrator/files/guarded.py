@@ -14,6 +14,7 @@ import os
 import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import FileIO
 from pathlib import Path
 
 PLAIN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # add this to the flags for reading or writing
@@ -68,9 +69,25 @@ def open_folder(path: Path, flags: int = _ON_THE_WAY, *, make: int | None = None
 
 
 def open_file(path: Path, flags: int, mode: int = 0o600) -> int:
-    """Opens a file, like `os.open` with these flags and PLAIN."""
+    """Opens a regular file, like `os.open` with these flags and PLAIN. Raises OSError with ELOOP if something
+    else has its name, such as a FIFO. Empties nothing: what has the name is known only when it is open."""
     with place(path) as (folder, name), _naming(path):
-        return os.open(name, flags | PLAIN, mode, dir_fd=folder)
+        descriptor = os.open(name, flags | PLAIN, mode, dir_fd=folder)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.ELOOP, "not a plain file", str(path))
+    return descriptor
+
+
+def open_plain(path: Path) -> FileIO:
+    """A regular file, open for reading. Raises OSError like `open_file`."""
+    return FileIO(open_file(path, os.O_RDONLY))
+
+
+def read_plain(path: Path) -> bytes:
+    """The whole content of a regular file of ours. Raises OSError like `open_file`."""
+    with open_plain(path) as file:
+        return file.readall()
 
 
 def look(path: Path) -> os.stat_result | None:

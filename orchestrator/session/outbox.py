@@ -246,7 +246,7 @@ def _brought_before(into: Path, names: set[str]) -> tuple[list[Manifest], list[t
         return manifests, corrupt  # the usual case: no need to read every manifest
     for name in sorted(names):
         try:
-            manifest = decode(name, (into / manifest_path(name)).read_bytes())
+            manifest = decode(name, files.read_plain(into / manifest_path(name)))
         except CorruptCheckpoint as error:
             corrupt.append((name, error.reason))
             continue
@@ -358,7 +358,7 @@ class Forgone:
 def _digest(path: Path, size: int) -> str:
     """The sha256 of a file's first bytes. The file may still grow while its writer has it open."""
     found, left = hashlib.sha256(), size + 1
-    with path.open("rb") as file:
+    with files.open_plain(path) as file:
         while left and (chunk := file.read(min(_CHUNK_BYTES, left))):
             found.update(chunk)
             left -= len(chunk)
@@ -366,7 +366,7 @@ def _digest(path: Path, size: int) -> str:
 
 
 def _sync(path: Path) -> None:
-    with path.open("rb") as file:
+    with files.open_plain(path) as file:
         os.fsync(file.fileno())
 
 

@@ -39,6 +39,7 @@ from orchestrator.files import (
     check_room,
     draft_folder,
     make_folder,
+    open_plain,
     remove_file,
     rename,
     sweep,
@@ -483,7 +484,7 @@ def _assembled(blobs: Path, entry: FileEntry, path: Path, name: str) -> Iterator
     with written(path) as file:
         for part in entry.parts:
             try:
-                with (blobs / part.sha256).open("rb", buffering=0) as stream:
+                with open_plain(blobs / part.sha256) as stream:
                     found = hashed_copy(stream.readinto, file.fileno())
             except FileNotFoundError as error:
                 raise CorruptCheckpoint(name, f"blob {part.sha256[:12]}… is missing") from error

@@ -35,7 +35,7 @@ from orchestrator.files import (
     guard,
     look,
     make_folder,
-    open_file,
+    open_plain,
     remove_empty,
     remove_file,
     shortage,
@@ -88,7 +88,7 @@ class FolderStore:
     def put(self, key: str, source: Path, sha256: str) -> None:
         check_key(key)
         target = self._root / key
-        with source.open("rb", buffering=0) as stream, self._reporting("put", key):
+        with open_plain(source) as stream, self._reporting("put", key):
             if target.is_file():
                 self._check_source(key, hashed_copy(_as_it_is_now(stream), None), sha256)
                 if self._is_taken(key, target, sha256):
@@ -215,7 +215,7 @@ class FolderStore:
     def _is_taken(self, key: str, target: Path, sha256: str) -> bool:
         """Whether exactly these bytes are there, durably. False if a parallel delete just removed them."""
         try:
-            with FileIO(open_file(target, os.O_RDONLY)) as stream:
+            with open_plain(target) as stream:
                 found = hashed_copy(stream.readinto, None)
         except FileNotFoundError:
             return False
@@ -233,7 +233,7 @@ class FolderStore:
                 there = look(self._root / key)
                 if there is None or not stat.S_ISREG(there.st_mode):  # a pipe would never end
                     raise missing
-                stream = FileIO(open_file(self._root / key, os.O_RDONLY))
+                stream = open_plain(self._root / key)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
                 raise missing from error
         with stream:

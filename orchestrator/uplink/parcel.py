@@ -29,6 +29,7 @@ from orchestrator.files import (
     make_folder,
     make_read_only,
     open_file,
+    open_plain,
     read_small,
     remove_tree,
     rename,
@@ -114,7 +115,7 @@ def _written(content: Content, write: Callable[[bytes], None]) -> Iterator[Entry
 
 def _file(name: str, path: Path, write: Callable[[bytes], None]) -> Entry:
     size = 0
-    with path.open("rb", buffering=0) as stream:
+    with open_plain(path) as stream:
         while chunk := stream.read(_CHUNK_BYTES):
             write(chunk)
             size += len(chunk)
@@ -157,8 +158,8 @@ class _Writer:
         self._folder.cleanup()
 
     def _begin(self) -> None:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        self._file: BinaryIO = os.fdopen(open_file(self._path, flags), "wb")
+        self._file: BinaryIO = os.fdopen(open_file(self._path, os.O_WRONLY | os.O_CREAT), "wb")
+        self._file.truncate(0)
         self._size, self._digest = 0, hashlib.sha256()
 
     def write(self, data: bytes) -> None:
@@ -255,7 +256,7 @@ def _spread(
     part: Path, begin: int, size: int, entries: tuple[Entry, ...], ends: list[int], content: Path
 ) -> None:
     """Writes the bytes of one part to their places in the files that they belong to."""
-    with part.open("rb") as reading:
+    with open_plain(part) as reading:
         at = begin
         while at < begin + size:
             number = bisect_right(ends, at)  # never one without bytes

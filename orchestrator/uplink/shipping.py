@@ -28,7 +28,7 @@ from orchestrator.core.checkpoint import (
 )
 from orchestrator.core.order import Order
 from orchestrator.errors import CorruptCheckpoint
-from orchestrator.files import Odd, append, remove_tree, write_whole
+from orchestrator.files import Odd, append, open_plain, read_plain, remove_tree, write_whole
 from orchestrator.session import saying
 from orchestrator.session.layout import BLOBS, CHECKPOINTS, LOG, MANIFEST, PROGRESS, RESULT, STATUS
 from orchestrator.session.outbox import Outbox, collect, refuse
@@ -119,7 +119,7 @@ class Uplink:
         if over and not more:
             self._check()
             yield
-            self._result = self._put(self._keys.result, (self.scratch / RESULT).read_bytes())
+            self._result = self._put(self._keys.result, read_plain(self.scratch / RESULT))
             self.beat()
             self.done = True
 
@@ -264,13 +264,13 @@ def _marked(checkpoints: Path, kind: str) -> dict[str, Manifest]:
     for mark in checkpoints.glob(f"*/{kind}"):
         with suppress(CorruptCheckpoint, OSError):
             name = mark.parent.name
-            found[name] = decode(name, (mark.parent / MANIFEST).read_bytes())
+            found[name] = decode(name, read_plain(mark.parent / MANIFEST))
     return found
 
 
 def _read(path: Path, offset: int) -> bytes:
     """The next piece of a file; empty at the end."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), open_plain(path) as file:
         file.seek(offset)
         return file.read(PIECE_BYTES_MAX)
     return b""
