@@ -65,7 +65,7 @@ def take(
     for name in sorted(names):
         mine = [each.run for each in under_way if (each.store or wired.config.home_store) == name]
         store, records = wired.store(name), tuple(ledger.records(mine))
-        reason = why or _reason(store, name, ledger, records)
+        reason = why or _reason(store, name, ledger, records, here(client.home, ledger))
         if not reason:
             continue
         for record in records:
@@ -85,9 +85,9 @@ def take(
     return tuple(found)
 
 
-def _reason(store: Store, name: str, ledger: Ledger, records: Collection[RunRecord]) -> str:
+def _reason(store: Store, name: str, ledger: Ledger, records: Collection[RunRecord], place: Place) -> str:
     """Why the store is not this copy's to use; empty if it is."""
-    rival = ownership.rival_of(store, identity.of(ledger))
+    rival = ownership.rival_of(store, identity.of(ledger), place)
     if rival is not None:
         return f"taken over with the store {name} from another copy of this home, {rival.place}"
     for record in records:

@@ -238,7 +238,7 @@ class InCharge(Known):
                 return
             if mark is not None and mark.token not in identity.of(self._ledger).tokens:
                 self._wait(name, used_by(name, mark), mark.place)
-            elif mark is not None and self._is_copy(mark.place):
+            elif mark is not None and is_copy(found, mark.place, self._place):
                 self._wait(name, used_by(name, mark), mark.place, forget=True)
             if name in self._elsewhere:
                 self._ask(name, held, mark)
@@ -256,12 +256,6 @@ class InCharge(Known):
             self._before[name] = self._place if mark is None else mark.place
             return
         raise Transient(f"the register of this ledger in the store {name} changes all the time")
-
-    def _is_copy(self, other: Place) -> bool:
-        """Whether this ledger was copied while a controller ran there, which may run on. One that was moved
-        has the same file, and one in a container may have the same path."""
-        moved = (other.host, other.path) != (self._place.host, self._place.path)
-        return self._found.running and moved and other.inode != self._place.inode
 
     def _look(self, name: str) -> None:
         _, mark = read(self._stores[name], self._id)
@@ -323,10 +317,19 @@ def swap(store: Store, ledger: str, mark: Mark, held: Held | None) -> None:
     store.registers.swap(f"ledgers/{ledger}", wire.encode(mark), None if held is None else held.version)
 
 
-def rival_of(store: Store, mine: Identity) -> Mark | None:
-    """What the store shows, if another copy of this ledger wrote it."""
+def rival_of(store: Store, mine: Identity, here: Place | None = None) -> Mark | None:
+    """What the store shows, if another copy of this ledger wrote it. `here`: where this one is, if known."""
     _, mark = read(store, mine.ledger)
-    return None if mark is None or mark.token in mine.tokens else mark
+    if mark is None or mark.token not in mine.tokens:
+        return mark
+    return mark if here is not None and is_copy(mine, mark.place, here) else None
+
+
+def is_copy(mine: Identity, other: Place, here: Place) -> bool:
+    """Whether this ledger was copied while a controller ran at the other place, which may run on. One that
+    was moved has the same file, and one in a container may have the same path."""
+    moved = (other.host, other.path) != (here.host, here.path)
+    return mine.running and moved and other.inode != here.inode
 
 
 def seize(ledger: Ledger, name: str, store: Store, place: Place, now: float) -> None:
