@@ -354,12 +354,14 @@ def test_links_that_leave_lead_nowhere_or_loop_are_refused_all_at_once(source: P
 
 def test_pipes_and_sockets_are_refused_and_not_waited_for(source: Path, into: Path) -> None:
     os.mkfifo(source / "pipe")
+    (source / "zero").symlink_to("/dev/zero")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(source / "s"))
         with pytest.raises(InputError) as caught:
             freeze(source, into)
     assert "pipe: a socket, pipe or device" in str(caught.value)
     assert "/source: s: a socket" in str(caught.value)
+    assert "zero: a link to a socket, pipe or device; put it into" in str(caught.value), "nobody can copy it"
 
 
 @pytest.mark.parametrize("name", [b"back\\slash", b"\xff\xfe.bin"])

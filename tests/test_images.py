@@ -304,6 +304,9 @@ def test_a_link_goes_along_as_its_file_and_may_not_leave_the_folder(tmp_path: Pa
     (folder / "bad").unlink()
     os.mkfifo(folder / "bad")
     assert f"{folder}/bad: a socket, pipe or device" in refused(folder, into)
+    (folder / "bad").unlink()
+    (folder / "bad").symlink_to("/dev/zero")
+    assert f"{folder}/bad: a socket, pipe or device cannot be included" in refused(folder, into)
 
 
 # --- The images of this repository ----------------------------------------------------------------------

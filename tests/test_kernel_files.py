@@ -90,6 +90,14 @@ def test_what_people_have_elsewhere_is_taken(job: Path) -> None:
         shared.unlink()
 
 
+def test_a_link_to_nothing_or_in_a_circle_is_told_as_such(job: Path) -> None:
+    (job / "round").symlink_to("round")
+    (job / "gone").symlink_to("nowhere")
+    for name in ("round", "gone"):
+        for each in mistakes(job, requirements=name, source=name).values():
+            assert f"given '{name}', which is a link to nothing; valid: " in each.message
+
+
 def refused(act: object, *given: object, **more: object) -> str:
     with pytest.raises(InputError) as found:
         act(*given, **more)  # type: ignore[operator]

@@ -105,7 +105,7 @@ def test_links_in_a_circle_pipes_and_dead_links_are_told_and_not_waited_for(data
     told = refused(data)
     for name, why in {
         "dead": "a broken link",
-        "pipe": "a socket, pipe or device",
+        "pipe": "a socket, pipe or device; leave it out",
         "again": "a link to a folder above it",
     }.items():
         assert f"{data}/{name}: " in told

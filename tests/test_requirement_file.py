@@ -170,6 +170,7 @@ def test_what_pip_cannot_read_is_refused_with_what_to_do(tmp_path: Path, data: b
     told = refusal(path)
     assert told.startswith(str(path))
     assert "save the file as UTF-8" in told
+    assert "klingon" not in told.lower(), "a word of the file is not repeated"
 
 
 def test_lines_are_joined_and_numbered_as_pip_does(tmp_path: Path) -> None:

@@ -248,6 +248,9 @@ def _link(name: str, path: Path, root: Path, mistakes: _Mistakes) -> Iterator[_E
     if way := kernel_way(path):
         mistakes.refuse(name, f"a link into {way}, {_KERNELS}; {_LEAVE_OUT}")
         return
+    if not (target.is_file() or target.is_dir()):  # nobody should copy /dev/zero
+        mistakes.refuse(name, f"a link to a socket, pipe or device; {_LEAVE_OUT}")
+        return
     if target == root or not target.is_relative_to(root):
         mistakes.refuse(name, f"a link out of the folder, to {target}; copy its target into the folder")
         return

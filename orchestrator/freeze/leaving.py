@@ -206,7 +206,7 @@ class _Walk:
     def _file(self, name: str, path: Path) -> Iterator[tuple[str, int]]:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            self.others.append(f"{path}: a socket, pipe or device; remove it")
+            self.others.append(f"{path}: a socket, pipe or device; leave it out")
             return
         if self._is_kernels(path, found):
             return

@@ -122,7 +122,9 @@ def _decoded(data: bytes) -> str:
         encoding = said or "utf-8"
     try:
         text = data[len(mark) :].decode(encoding)
-    except (ValueError, LookupError):
+    except LookupError:  # the name is a word of the file, which nobody may see
+        raise ValueError("names an encoding that does not exist in its first lines") from None
+    except ValueError:
         raise ValueError(f"is not text in {encoding.upper()}") from None
     if "\0" in text:
         raise ValueError("holds NUL bytes, so it is no text, or UTF-16 without a mark at its start")

@@ -363,6 +363,8 @@ def _lack(name: str, folder: FilePath, wanted: str) -> str:
     """`given 'x', which does not exist in /folder`, with the name there that is probably meant."""
     if _exists(folder / name):
         return f"given {shown(name)}, which is not a {wanted}"
+    if _is_link(folder / name):
+        return f"given {shown(name)}, which is a link to nothing"
     home = "; ~ is not expanded" if name.startswith("~") else ""
     near = suggested(FilePath(name).name, _names(folder / name))
     return f"given {shown(name)}, which does not exist in {folder}{home}{near}"
@@ -404,6 +406,13 @@ def _exists(path: FilePath) -> bool:
     try:
         return path.exists()
     except (OSError, ValueError):  # a name too long, a folder that may not be read
+        return False
+
+
+def _is_link(path: FilePath) -> bool:
+    try:
+        return path.is_symlink()
+    except OSError:  # a name too long
         return False
 
 
