@@ -27,7 +27,7 @@ def written(path: Path, *, anew: bool = True, mode: int = 0o666) -> Iterator[Buf
     """A file open for writing; created if missing. `anew`: emptied if it is there. Raises OSError if it is a
     link, a folder or a pipe."""
     flags = os.O_RDWR | os.O_CREAT | (os.O_TRUNC if anew else 0)
-    with os.fdopen(open_file(path, flags, mode), "r+b") as file:
+    with open(path, "r+b", opener=lambda *_: open_file(path, flags, mode)) as file:
         yield file
 
 
