@@ -118,6 +118,12 @@ def test_several_stores_need_a_named_home_store(tmp_path: Path) -> None:
     assert load(write(tmp_path, "stores: {a: {type: folder}}\n")).home_store == "a"
 
 
+def test_null_is_given_to_an_option_that_may_be_unset(tmp_path: Path) -> None:
+    text = "platforms:\n  here: {type: process, session_seconds: null}\n"
+    [platform] = load(write(tmp_path, text)).platforms
+    assert dict(platform.options) == {"session_seconds": None}
+
+
 def test_a_mistake_of_an_option_gets_its_line(tmp_path: Path) -> None:
     found = load(write(tmp_path, "platforms:\n  p:\n    type: process\n    slots: 0\n"))
     mistake = found.mistake("platforms", "p", "slots", message="given 0")

@@ -25,7 +25,8 @@ def append(path: Path, data: bytes) -> None:
 def written(path: Path, *, anew: bool = True, mode: int = 0o666) -> Iterator[BufferedRandom]:
     """A file open for writing; created if missing. `anew`: emptied if it is there. Raises OSError if anything
     else has its name."""
-    with os.fdopen(_open_only(path, os.O_RDWR | os.O_CREAT, mode), "r+b") as file:
+    flags = os.O_RDWR | os.O_CREAT
+    with open(path, "r+b", opener=lambda *_: _open_only(path, flags, mode)) as file:
         if anew:
             file.truncate(0)
         yield file

@@ -92,6 +92,8 @@ def _empty(
             told = f'given {{{key}}} without quotes; write "{{{key}}}"'
             is_text = node.get("type", "string") == "string"
             problems.append(Problem(around, told if is_text else _with_valid(f"given {{{key}}}", node)))
+        elif _is_open(model, path):
+            continue  # the type of the platform or store says whether null is valid
         elif not _is_unknown(model, path):
             silent.add(path)
             problems.append(_given(model, path, None))
@@ -105,6 +107,12 @@ def _is_unknown(model: type[BaseModel], path: Path) -> bool:
     """Whether this is a key of a mapping that has no such key."""
     around = _node(model, path[:-1])
     return around.get("additionalProperties") is False and path[-1] not in around.get("properties", {})
+
+
+def _is_open(model: type[BaseModel], path: Path) -> bool:
+    """Whether this is a key of a mapping that may have any."""
+    around = _node(model, path[:-1])
+    return around.get("additionalProperties") is True and path[-1] not in around.get("properties", {})
 
 
 def _is_placeholder(model: type[BaseModel], tree: object, path: Path) -> bool:

@@ -124,6 +124,7 @@ def test_one_run_over_kaggle_and_home_changes_no_bit(tmp_path: Path, home: Home)
         try:
             run = user.submit_gated()
             shipped = user.ships(run, 20)
+            user.hears(run, f"{run}-s01")  # or its output would be waited for
             kaggle.warts.quota_loses_outputs = True
             kaggle.use_up("gpu")  # ends the session, and everything on its machine is gone
             user.wait_for(run, on("here"), "the failover")
