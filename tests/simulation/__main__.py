@@ -2,7 +2,7 @@
 
 With `--shipping`, every session ships its own outbox. With `--unreadable` it does too, and no platform can
 read it while it runs. With `--overlong`, sessions outlive their limits, and users are impatient. With
-`--scheduled`, every run comes from a schedule.
+`--scheduled`, every run comes from a schedule. With `--homes`, the home is copied or put back.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ import argparse
 import sys
 import time
 
-from tests.simulation.play import play, play_overlong, play_scheduled, play_shipping, play_unreadable
+from tests.simulation.play import (
+    play,
+    play_homes,
+    play_overlong,
+    play_scheduled,
+    play_shipping,
+    play_unreadable,
+)
 
 
 def main() -> int:
@@ -23,9 +30,11 @@ def main() -> int:
     parser.add_argument("--unreadable", action="store_true", help="also, none can be read while it runs")
     parser.add_argument("--overlong", action="store_true", help="sessions outlive their limits")
     parser.add_argument("--scheduled", action="store_true", help="every run comes from a schedule")
+    parser.add_argument("--homes", action="store_true", help="the home is copied, or put back")
     options = parser.parse_args()
     game = play_unreadable if options.unreadable else play_shipping if options.shipping else play
     game = play_scheduled if options.scheduled else play_overlong if options.overlong else game
+    game = play_homes if options.homes else game
     end = time.monotonic() + 60.0 * options.minutes
     seed, failed = options.seed, []
     while (seed - options.seed < options.count) if options.count else (time.monotonic() < end):

@@ -42,10 +42,24 @@ class SimulatedLedger(RememberedLedger):
     @classmethod
     def make(cls, path: Path) -> SimulatedLedger:
         """Creates a ledger at this path. It need not survive a power failure."""
-        path.write_bytes(_empty())
+        return cls._of(path, _empty())
+
+    @classmethod
+    def _of(cls, path: Path, content: bytes) -> SimulatedLedger:
+        path.write_bytes(content)
         database = Database(f"sqlite:///{path}")
         event.listen(database._engine, "connect", _without_disk)
         return cls(database)
+
+    def copied(self, path: Path) -> SimulatedLedger:
+        """A copy of this ledger, as `cp` would make it. It goes its own way."""
+        assert self.path is not None
+        with sqlite3.connect(self.path) as connection:
+            content = connection.serialize()
+        connection.close()
+        other = self._of(path, content)
+        other._latest, other._due_at = dict(self._latest), dict(self._due_at)
+        return other
 
     @property
     def schedules(self) -> SimulatedSchedules:

@@ -10,6 +10,7 @@ from pathlib import Path
 from tests.simulation import checks as states
 from tests.simulation import (
     fires,
+    homes,
     hostile,
     leavings,
     overlong,
@@ -76,6 +77,11 @@ def play_unreadable(seed: int) -> list[str]:
 def play_overlong(seed: int) -> list[str]:
     """Sessions outlive their limits, and their users are impatient."""
     return play(seed, ALL, CALM_HOURS, overlong.OverlongWorld)
+
+
+def play_homes(seed: int) -> list[str]:
+    """The home is copied while its runs go on, or put back as it was before."""
+    return play(seed, homes.ALL, CALM_HOURS, homes.HomesWorld)
 
 
 @contextmanager

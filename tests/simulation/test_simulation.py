@@ -11,6 +11,7 @@ import pytest
 
 from tests.simulation.play import (
     play,
+    play_homes,
     play_hostile,
     play_overlong,
     play_scheduled,
@@ -55,6 +56,12 @@ def test_worlds_in_which_every_run_comes_from_a_schedule() -> None:
         assert found == [], f"to reproduce: python -m tests.simulation --scheduled --seed {seed} --count 1"
 
 
+def test_worlds_in_which_the_home_is_copied_or_put_back() -> None:
+    for seed in (1, 3, 4, 5):
+        found = play_homes(seed)
+        assert found == [], f"to reproduce: python -m tests.simulation --homes --seed {seed} --count 1"
+
+
 def test_a_hostile_session_costs_its_neighbours_nothing() -> None:
     for seed in range(10):
         assert play_hostile(seed) == [], f"seed {seed}"
@@ -77,7 +84,8 @@ def test_what_nobody_foresaw_costs_no_run_anything_but_a_wait() -> None:
 @pytest.mark.parametrize(
     ("game", "share"),
     [
-        (play, 0.25),
+        (play, 0.2),
+        (play_homes, 0.05),
         (play_overlong, 0.05),
         (play_scheduled, 0.1),
         (play_shipping, 0.2),

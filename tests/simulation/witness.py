@@ -284,6 +284,8 @@ class Witness:
 
     def swapped(self, key: str, value: bytes) -> None:
         """A register was written."""
+        if not key.startswith("runs/"):
+            return
         _, run, kind, *rest = key.split("/")
         if kind == "fence":
             self.fences.append(Raised(self._clock.elapsed(), run, json.loads(value)["generation"]))

@@ -21,7 +21,7 @@ from orchestrator.core.job import NoticeKind
 from orchestrator.core.offer import Uplink as UplinkKind
 from orchestrator.core.order import Order
 from orchestrator.core.run import RunRecord
-from orchestrator.engine.engine import Engine
+from orchestrator.engine.engine import Engine, Watchers
 from orchestrator.engine.market import Market
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import Transient
@@ -113,6 +113,9 @@ class World:
         return Backends(
             self.platforms, {"home": self.store}, "home", self.folders, lambda name: name, self._unforeseen
         )
+
+    def _watchers(self) -> Watchers:
+        return self.witness.watchers()
 
     def _unforeseen(self, doing: str, error: Exception) -> None:
         """Raises every unforeseen error."""
@@ -207,7 +210,7 @@ class World:
             Market(tuple(self.platforms)),
             self._workers,
             self.clock,
-            self.witness.watchers(),
+            self._watchers(),
             unforeseen=self._unforeseen,
         )
 
