@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, select, update
 
 from orchestrator.core import wire
-from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller
+
+if TYPE_CHECKING:  # a listing starts without the core's checkpoints
+    from orchestrator.core.checkpoint import CheckpointRef
 
 TOKENS_MAX = 64
 _ROW = controller.c.number == CONTROLLER_ROW

@@ -232,6 +232,6 @@ def test_the_controller_finishes_what_is_not_damaged(damaged: Damaged) -> None:
     wait_until(lambda: user.owner() is None, "the controller to leave")
     log = (user.home / "controller.log").read_text()
     assert "bad-record-text is left alone: the ledger's record of bad-record-text cannot be read" in log
-    assert "its run is unreadable (b'\\xff\\x00')" in log
+    assert "its run is unreadable (b'" in log
     assert "the schedule bad-version-text cannot be read: its version is unreadable" in log
     assert "Traceback" not in log
