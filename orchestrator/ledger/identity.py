@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, select, update
 
 from orchestrator.core import wire
-from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.ledger.tables import CONTROLLER_ROW, controller
 
-if TYPE_CHECKING:  # their modules import this one
+if TYPE_CHECKING:  # their modules import this one, and a listing starts without the core's checkpoints
+    from orchestrator.core.checkpoint import CheckpointRef
     from orchestrator.ledger.ledger import Ledger
     from orchestrator.ledger.reading import LedgerReader
 

@@ -15,7 +15,6 @@ from sqlalchemy import Select, or_, select
 
 from orchestrator.core import wire
 from orchestrator.core.bounds import COUNT_MAX
-from orchestrator.core.checkpoint import CheckpointRef
 from orchestrator.core.lifecycle import Kind
 from orchestrator.ledger import takeover
 from orchestrator.ledger.database import Database
@@ -74,6 +73,8 @@ class Journal:
 
     def made(self, run: str) -> Made:
         """What the run's journal says of its checkpoints. A history that was forgotten says nothing."""
+        from orchestrator.core.checkpoint import CheckpointRef
+
         query = select(events.c.kind, events.c.body).where(events.c.run == run, events.c.kind.in_(_MADE))
         with self._database.read() as connection:
             rows = connection.execute(query.order_by(events.c.seq)).all()

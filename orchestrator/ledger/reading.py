@@ -10,9 +10,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, and_, false, func, or_, select, tuple_
+from sqlalchemy import and_, false, func, or_, select, tuple_
 
 from orchestrator.core import bounds, wire
 from orchestrator.core.lifecycle import FINAL, Phase
@@ -229,11 +229,10 @@ class LedgerReader(Journal, Measured, Controlled):
 
     def next_due(self) -> float | None:
         """The earliest due time of any run that can be read, in unix seconds; None if no run has one."""
-        query = select(func.min(runs.c.due_at))
-        if self._unreadable:
-            query = query.where(runs.c.run.not_in(list(islice(self._unreadable, CHUNK))))
+        query = select(runs.c.run, runs.c.due_at).where(runs.c.due_at.is_not(None)).order_by(runs.c.due_at)
         with self._database.read() as connection:
-            return cast("float | None", connection.execute(query).scalar())
+            found = connection.execute(query.limit(len(self._unreadable) + CHUNK))
+            return next((row.due_at for row in found if self._is_readable(row.run)), None)
 
     def anything_left(self, besides: Collection[str] = ()) -> bool:
         """Whether any run is neither final nor held, has strays, or has a due time (a wish, a clean-up).
@@ -242,13 +241,15 @@ class LedgerReader(Journal, Measured, Controlled):
         that exits because of this must check again after it has released its takeover: a process that
         submitted in between saw it running, and started no other.
         """
-        active = [phase.value for phase in Phase if phase.value not in _RESTING]
-        others = runs.c.run.not_in([*besides, *islice(self._unreadable, CHUNK)])
-        left: tuple[ColumnElement[bool], ...] = (_MAY_BE_LIVE & others, runs.c.phase.in_(active) & others)
-        if self.next_due() is not None:
+        if self.next_due() is not None or any(record.run not in besides for record in self.live()):
             return True
-        with self._database.read() as connection:
-            return any(connection.execute(select(runs.c.run).where(c).limit(1)).first() for c in left)
+        active = [phase.value for phase in Phase if phase.value not in _RESTING]
+        query = select(runs.c.run).where(runs.c.phase.in_(active))
+        found = self._all(query.limit(len(besides) + len(self._unreadable) + CHUNK))
+        return any(row.run not in besides and self._is_readable(row.run) for row in found)
+
+    def _is_readable(self, run: str) -> bool:
+        return run not in self._unreadable and not isinstance(run, Damaged)
 
     def anything_queued(self) -> bool:
         """Whether any run is queued."""
@@ -259,13 +260,11 @@ class LedgerReader(Journal, Measured, Controlled):
     def counts(self) -> Counts:
         """How many runs and notifications there are, and when the next schedule is due."""
         kept, sent, c = runs.c.phase, notifications.c.state, schedules.c
-        due = select(func.min(c.next_at)).where(c.paused.is_(False))
+        due = select(func.min(c.next_at)).where(c.paused.is_(False), c.next_at.between(0, bounds.TIME_MAX))
         with self._database.read() as connection:
             phases = connection.execute(select(kept, func.count()).group_by(kept)).all()
             states = connection.execute(select(sent, func.count()).group_by(sent)).all()
             next_fire = connection.execute(due).scalar()
-        if isinstance(next_fire, Damaged):
-            next_fire = None
         return Counts({row[0]: row[1] for row in phases}, {row[0]: row[1] for row in states}, next_fire)
 
     # --- Size -------------------------------------------------------------------------------------------
@@ -295,7 +294,7 @@ class LedgerReader(Journal, Measured, Controlled):
 
     def _records(self, names: Iterable[str]) -> Iterator[RunRecord]:
         """The records of those of these runs that exist and can be read, in the order of the names."""
-        for run, version, text in self._rows(names, runs.c.run, runs.c.version, runs.c.record):
+        for run, version, text in self._rows(self._named(names), runs.c.run, runs.c.version, runs.c.record):
             try:
                 record = self._record_of(run, text)
                 if version != record.version:  # nobody could append to it
@@ -309,6 +308,14 @@ class LedgerReader(Journal, Measured, Controlled):
             else:
                 self._unreadable.pop(run, None)
                 yield record
+
+    def _named(self, names: Iterable[str]) -> Iterator[str]:
+        for run in names:
+            if isinstance(run, Damaged):  # the database may have no text that is equal to it
+                what = f"the ledger's row of {run} is damaged: its run is unreadable ({run.seen})"
+                self._unreadable[run] = (-1, f"{what}; {_mended_by(run)}")
+            else:
+                yield run
 
     def _record_of(self, run: str, text: str) -> RunRecord:
         """The record in a row. Raises BackendError if it cannot be read. The first version journalled no
@@ -347,8 +354,6 @@ def _summary(row: Any) -> RunSummary:
     wrong = damage(row)
     if not wrong:
         return RunSummary(run, name, Phase(phase), *rest)
-    if isinstance(phase, Damaged) and phase.seen[:1] in "'\"":  # it is text
-        wrong = f"its phase is {phase.seen}, which this version does not know"
     known = Phase.HELD if isinstance(phase, Damaged) else Phase(phase)
     found = RunSummary(run, name, known, *rest)
     return replace(found, unreadable=f"{wrong}; {_mended_by(run)}")

@@ -35,7 +35,8 @@ OLD = 1000.0  # the runs ended so long ago that `prune` would remove what they l
 OF_RUNS = (["show"], ["why"], ["logs"], ["checkpoints"], ["curves"], ["replay"], ["rm", "--dry-run"])
 OF_ALL = (
     ["ps"], ["ps", "--wide"], ["plan"], ["quota"], ["notify", "list", "--all"],
-    ["schedule", "list"], ["schedule", "show", "good"],
+    ["schedule", "list"], ["schedule", "next"], ["schedule", "show", "good"], ["prune", "--dry-run"],
+    ["uninstall"],
 )  # fmt: skip
 
 
@@ -138,8 +139,10 @@ def _damage_parts(database: sqlite3.Connection, kind: str, value: str) -> None:
 
 
 @pytest.fixture
-def damaged(home: Path, tmp_path: Path) -> Damaged:
-    return Damaged(home, tmp_path)
+def damaged(home: Path, tmp_path: Path) -> Iterator[Damaged]:
+    found = Damaged(home, tmp_path)
+    yield found
+    found.user.close()
 
 
 def test_one_damaged_value_hides_nothing_else(damaged: Damaged) -> None:
@@ -154,7 +157,7 @@ def test_one_damaged_value_hides_nothing_else(damaged: Damaged) -> None:
     for run in ("good-1", "good-2"):
         assert (rows[run]["unreadable"], rows[run]["phase"], phases[run]) == (None, "done", "done")
     for run, column in damaged.marked["runs"].items():
-        assert f"its {column} is " in rows[run]["unreadable"], run
+        assert f"its {column} is unreadable" in rows[run]["unreadable"], run
         assert phases[run] == "unreadable"
         assert f"{run} " in notes
 
@@ -218,6 +221,7 @@ def test_the_controller_finishes_what_is_not_damaged(damaged: Damaged) -> None:
     user = damaged.user
     with ledger(user.home) as database:
         database.execute("UPDATE runs SET phase = 'queued', due_at = 0.0 WHERE run = 'bad-record-text'")
+        database.execute("UPDATE runs SET phase = 'queued', due_at = 0.0 WHERE typeof(run) = 'blob'")
         names = [name for name in damaged.marked["schedules"] if "-next-at-" not in name]
         marks = ", ".join("?" * len(names))  # for the others the controller would stay
         database.execute(f"DELETE FROM schedules WHERE name NOT IN ({marks})", names)
@@ -228,5 +232,6 @@ def test_the_controller_finishes_what_is_not_damaged(damaged: Damaged) -> None:
     wait_until(lambda: user.owner() is None, "the controller to leave")
     log = (user.home / "controller.log").read_text()
     assert "bad-record-text is left alone: the ledger's record of bad-record-text cannot be read" in log
+    assert "its run is unreadable (b'" in log
     assert "the schedule bad-version-text cannot be read: its version is unreadable" in log
     assert "Traceback" not in log

@@ -76,7 +76,7 @@ def test_ps_lists_every_run_that_is_there(
 ) -> None:
     said = _said(capsysbinary, "ps", "--all", *more)
     assert all(run in said for run in RUNS)
-    assert "its phase is 'dreaming', which this version does not know" in said
+    assert "its phase is unreadable ('dreaming')" in said
     if more:
         rows = {row["run"]: row for row in json.loads(said)["runs"]}
         assert rows["unknown-5"]["phase"] is None
