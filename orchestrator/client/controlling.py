@@ -29,7 +29,7 @@ from orchestrator.clock import Clock
 from orchestrator.core.event import Event
 from orchestrator.core.run import RunRecord
 from orchestrator.errors import BackendError, InputError
-from orchestrator.files import open_log
+from orchestrator.files import open_log, own_trouble
 from orchestrator.ledger import Ledger, Owner, Standby
 from orchestrator.processes import SESSION
 
@@ -184,6 +184,8 @@ def ensure(home: Home, clock: Clock, ledger: Ledger) -> Owner | None:
     if owner is not None:
         return owner
     log = home.folders.controller_log
+    if wrong := own_trouble(log):
+        raise InputError(f"{log} {wrong}: move it away, and the controller begins a new one")
     # A training may submit. Its controller is no part of that session, to be killed or to hold its GPU.
     variables = {name: value for name, value in os.environ.items() if name != SESSION}
     with os.fdopen(open_log(log), "ab") as output:

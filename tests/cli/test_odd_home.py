@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import warm
-from tests.cli.calls import UNLIMITED, Answer, Caller
+from tests.cli.calls import SOURCE, UNLIMITED, Answer, Caller
 from tests.cli.conftest import Finished
 from tests.odd_files import Shape, a_folder, a_link_to_a_device, a_link_to_itself, a_pipe, a_socket
 
@@ -155,6 +155,11 @@ def test_the_controllers_log_is_a_file_or_named(
     assert answer.code == 2
     assert f"{path} is a " in answer.err
     assert "the controller begins a new one" in answer.err
+    if name == "controller.log":
+        shutil.copytree(SOURCE, user.folder / "source")
+        submitted = user("submit", user.job(), code=2).err
+        assert f"{path} is a " in submitted
+        assert "move it away" in submitted
     assert asked(user, finished.run, "ps --all").code == 0
 
 
