@@ -8,10 +8,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from orchestrator.client.adopting import Adopting
 from orchestrator.core import (
     assign,
     charges,
@@ -33,7 +35,7 @@ from orchestrator.core.event import CheckpointAccepted, Ended, Requeued
 from orchestrator.core.lifecycle import Phase, Wish
 from orchestrator.core.order import Outcome
 from orchestrator.core.run import RunRecord
-from orchestrator.engine import collecting, engine, market, perform, tracking
+from orchestrator.engine import collecting, engine, market, ownership, perform, tracking
 from orchestrator.errors import LedgerConflict, Transient
 from orchestrator.ledger.ledger import Ledger, _draft
 from orchestrator.platforms.simulated import agent as simulated_agent
@@ -409,3 +411,25 @@ def counts_sessions_that_ended_for_ever(patch: pytest.MonkeyPatch) -> None:
         self._used = Counter(ever.values())
 
     patch.setattr(market.Market, "_subtract", subtract)
+
+
+def reads_no_token_at_publication(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership.InCharge, "_look", lambda _self, _name: None)
+
+
+def draws_no_token_at_its_start(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership, "secrets", SimpleNamespace(token_hex=lambda _bytes: "0" * 16))
+
+
+def adopts_nothing_that_the_store_has(patch: pytest.MonkeyPatch) -> None:
+    def revive(_self: Any, record: RunRecord, ledger: Ledger, why: str) -> Any:
+        return Adopting.without_store(record, ledger, _self.client.clock.now(), "", why)
+
+    patch.setattr(Adopting, "revive", revive)
+
+
+def deletes_without_asking_whose_it_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ownership.InCharge, "check", lambda _self, _name: None)
+    patch.setattr(ownership.InCharge, "check_run", lambda *_: None)
+    patch.setattr(ownership.InCharge, "falls_behind", lambda *_: None)
+    patch.setattr(ownership.InCharge, "made", lambda *_: ownership._Everything())

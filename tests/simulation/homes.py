@@ -87,6 +87,7 @@ class HomesWorld(World):
         self.begins_at = draw.uniform(200.0, 1500.0)
         self.ends_at = self.begins_at + draw.uniform(200.0, 2400.0)
         self.fouls: list[str] = []
+        self.both_in_charge = False
         self.handover: Handover | None = None
         self.here = House()
         self.ledgers = [self.ledger]
@@ -250,7 +251,7 @@ class HomesWorld(World):
             else:
                 self._hand_over(former)
         elif self.clock.elapsed() > self.ends_at + HEARD_SECONDS and all(map(self._charge_of, self.houses)):
-            self.fouls.append("both homes are in charge")
+            self.both_in_charge = True
             self._hand_over(next(h for h in self.houses if h is not self.here).parts["ledger"])
 
     def _charge_of(self, house: House) -> InCharge | None:
@@ -372,9 +373,15 @@ def _config() -> Config:
 
 
 def nothing_of_another_home_is_deleted(world: World) -> list[str]:
-    """No home deletes a checkpoint that only another copy of it has accepted, and one is in charge."""
+    """No home deletes a checkpoint that only another copy of it has accepted."""
     assert isinstance(world, HomesWorld)
     return world.fouls
+
+
+def one_home_is_in_charge(world: World) -> list[str]:
+    """Of two homes that use one store, one waits."""
+    assert isinstance(world, HomesWorld)
+    return ["neither of two homes waits for the other"] if world.both_in_charge else []
 
 
 def goes_on_from_what_the_store_has(world: World) -> list[str]:
@@ -411,6 +418,7 @@ def both_homes_tell_of_it(world: World) -> list[str]:
 
 ALL: tuple[Check, ...] = (
     nothing_of_another_home_is_deleted,
+    one_home_is_in_charge,
     goes_on_from_what_the_store_has,
     both_homes_tell_of_it,
     checks.one_incarnation_a_generation,

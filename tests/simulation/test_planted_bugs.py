@@ -14,6 +14,7 @@ from tests.simulation import (
     checks,
     fire_bugs,
     fires,
+    homes,
     hostile,
     leavings,
     promises,
@@ -156,6 +157,22 @@ def test_a_planted_bug_in_schedules_is_caught(
 ) -> None:
     plant(monkeypatch)
     look(check, first, ScheduledWorld)
+
+
+@pytest.mark.parametrize(
+    ("plant", "check", "first"),
+    [
+        (bugs.draws_no_token_at_its_start, homes.both_homes_tell_of_it, 9),
+        (bugs.adopts_nothing_that_the_store_has, homes.goes_on_from_what_the_store_has, 3),
+        (bugs.deletes_without_asking_whose_it_is, homes.one_home_is_in_charge, 8),
+        (bugs.deletes_without_asking_whose_it_is, homes.nothing_of_another_home_is_deleted, 3),
+    ],
+)
+def test_a_planted_bug_about_copies_of_a_home_is_caught(
+    plant: bugs.Plant, check: checks.Check, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(monkeypatch)
+    look(check, first, homes.HomesWorld)
 
 
 def test_a_bug_that_costs_the_neighbours_of_a_hostile_run_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
