@@ -34,6 +34,7 @@ from orchestrator.engine.ownership import InCharge
 from orchestrator.engine.perform import Backends
 from orchestrator.errors import OrchestratorError
 from orchestrator.home import Folders
+from orchestrator.ledger import identity
 from orchestrator.session.outbox import Outbox
 from orchestrator.stores.faulty import NO_FAULTS, FaultyStore
 from orchestrator.stores.register import Registers
@@ -130,7 +131,7 @@ class HomesWorld(World):
 
     def _down(self, *, clean: bool = False) -> None:
         if clean and self.charge is not None and not self.charge.elsewhere("home"):
-            self.ledger.identify(running=False)
+            identity.change(self.ledger, running=False)
         self.charge = None
         super()._down()
 
