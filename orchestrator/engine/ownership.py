@@ -6,7 +6,7 @@ in its ledger. If it is not, another copy of the ledger has been here since: thi
 nothing in that store. A controller in charge reads the token before it writes, and stops if it is another's.
 
 Stores without registers show only the versions of deposits, which an honest ledger is never behind. Decides
-nothing about a run. docs/decisions/046-copies-of-a-home.md says why.
+nothing about a run. docs/decisions/041-copies-of-a-home.md says why.
 """
 
 from __future__ import annotations
