@@ -409,15 +409,13 @@ def test_the_same_in_a_bucket(seaweedfs: Seaweed) -> None:
 
 
 def test_the_same_in_a_drive() -> None:
-    with local_drive() as drive:
-
-        @example(REWOUND)
-        @example(BOTH_GO_ON)
-        @settings(SETTINGS, max_examples=2)
-        @given(MOVES)
-        def play(moves: list[tuple[str, int]]) -> None:
-            drive.disk.files.clear()
+    @example(REWOUND)
+    @example(BOTH_GO_ON)
+    @settings(SETTINGS, max_examples=2)
+    @given(MOVES)
+    def play(moves: list[tuple[str, int]]) -> None:
+        with local_drive() as drive:
             played(moves, {"type": "drive", "folder": drive.disk.folder, "endpoint": drive.url},
                    lambda home: write_login(home / "drive-credentials.json", drive.url))  # fmt: skip
 
-        assert play() is None
+    assert play() is None
