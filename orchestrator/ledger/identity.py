@@ -63,8 +63,14 @@ class Made:
         return incarnation in self.started
 
 
+def begin(connection: Connection) -> None:
+    """Gives a ledger its id with its tables, so that a copy has it even if no controller ran before."""
+    if not _read(connection).ledger:
+        _write(connection, Identity(secrets.token_hex(16)))
+
+
 def of(ledger: LedgerReader) -> Identity:
-    """The ledger's identity. An empty id: no controller ever ran."""
+    """The ledger's identity. An empty id: what is stored is unreadable."""
     with ledger._database.read() as connection:
         return _read(connection)
 
@@ -85,7 +91,7 @@ def change(
             running=found.running if running is None else running,
         )
         if after != found:
-            connection.execute(update(controller).where(_ROW).values(identity=wire.encode(after).decode()))
+            _write(connection, after)
     return after
 
 
@@ -96,3 +102,7 @@ def _read(connection: Connection) -> Identity:
         return wire.decode(Identity, text.encode())
     except ValueError:
         return Identity("")
+
+
+def _write(connection: Connection, identity: Identity) -> None:
+    connection.execute(update(controller).where(_ROW).values(identity=wire.encode(identity).decode()))

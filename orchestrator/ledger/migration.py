@@ -11,6 +11,7 @@ from sqlalchemy import Connection, column, inspect, select, table, text
 
 from orchestrator import installation
 from orchestrator.errors import InputError
+from orchestrator.ledger import identity
 from orchestrator.ledger.database import Database
 from orchestrator.ledger.tables import REVISION, VERSION_TABLE, metadata
 
@@ -31,6 +32,7 @@ def migrate(database: Database) -> None:
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
         if checked_revision(connection, database.shown) != REVISION:
             upgrade(connection)
+            identity.begin(connection)
 
 
 def check_current(database: Database) -> None:

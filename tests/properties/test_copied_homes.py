@@ -367,12 +367,14 @@ def in_a_folder(moves: list[tuple[str, int]]) -> None:
 
 STORE_SAID_NOTHING_OF_IT = [("work", 0), ("copy", 0), ("work", 0), ("up", 1), ("take_over", 1)]
 COPIED_WHILE_IT_RAN = [("work", 0), ("copy", 0), ("work", 0), ("take_over", 1), ("work", 1), ("work", 0)]
+COPIED_BEFORE_IT_RAN = [("copy", 0), ("work", 0), ("work while the other takes over", 0), ("work", 1)]
 REWOUND = [("work", 0), ("remember", 0), ("work", 0), ("deposit", 0), ("put_back", 0), ("work", 0)]
 BOTH_GO_ON = [("work", 0), ("hop", 0), ("copy", 0), ("work", 0), ("hop", 0), ("work", 1), ("hop", 1)]
 
 
 @example(STORE_SAID_NOTHING_OF_IT)
 @example(COPIED_WHILE_IT_RAN)
+@example(COPIED_BEFORE_IT_RAN)
 @example(REWOUND)
 @example(BOTH_GO_ON)
 @settings(SETTINGS, max_examples=15)
@@ -409,15 +411,13 @@ def test_the_same_in_a_bucket(seaweedfs: Seaweed) -> None:
 
 
 def test_the_same_in_a_drive() -> None:
-    with local_drive() as drive:
-
-        @example(REWOUND)
-        @example(BOTH_GO_ON)
-        @settings(SETTINGS, max_examples=2)
-        @given(MOVES)
-        def play(moves: list[tuple[str, int]]) -> None:
-            drive.disk.files.clear()
+    @example(REWOUND)
+    @example(BOTH_GO_ON)
+    @settings(SETTINGS, max_examples=2)
+    @given(MOVES)
+    def play(moves: list[tuple[str, int]]) -> None:
+        with local_drive() as drive:
             played(moves, {"type": "drive", "folder": drive.disk.folder, "endpoint": drive.url},
                    lambda home: write_login(home / "drive-credentials.json", drive.url))  # fmt: skip
 
-        assert play() is None
+    assert play() is None
