@@ -181,7 +181,7 @@ class Companion(threading.Thread):
         alone = ["-S"] if self._installed else []
         variables = {"PYTHONPATH": str(self._site)} if self._installed else {}
         try:
-            make_folder(self._folder.shipping)
+            make_folder(self._folder.shipping, parents=False)
             told = b"" if self.fetched or self._parcel is None else self._parcel
             given = encode(self._order) + b"\n" + told + b"\n" + self._given
             return self._run(

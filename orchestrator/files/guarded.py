@@ -97,9 +97,12 @@ def look(path: Path) -> os.stat_result | None:
     return None
 
 
-def make_folder(path: Path, mode: int = 0o777) -> None:
-    """Makes a folder, and those above it. No error if it is there already. Raises OSError with ELOOP if a
-    link is there instead of one of them, and NotADirectoryError for anything else."""
+def make_folder(path: Path, mode: int = 0o777, *, parents: bool = True) -> None:
+    """Makes a folder; `parents`: and those above it. No error if it is there already. Raises OSError with
+    ELOOP if a link is there instead of one of them, NotADirectoryError for anything else, and
+    FileNotFoundError if one above it is missing and not to be made."""
+    if not parents:
+        os.close(open_folder(path.parent))
     os.close(open_folder(path, make=mode))
 
 

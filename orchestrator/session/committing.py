@@ -163,7 +163,7 @@ class Outbox:
         """The manifest comes last: its blobs are durable by now."""
         encoded = _within_bounds(manifest)
         target = self._folder.outbox / CHECKPOINTS / manifest.name
-        files.make_folder(target)
+        files.make_folder(target, parents=False)
         sync_folder(self._blobs)
         write_whole(target / MANIFEST, encoded)
         sync_folder(target.parent)

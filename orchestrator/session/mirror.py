@@ -63,7 +63,7 @@ def _log(outbox: Path, into: Path) -> tuple[bool, list[str]]:
     notes = [*files.cut_short(listed, f"{OUTBOX}/{LOG}")]
     if not there:
         return False, notes
-    files.make_folder(into)
+    files.make_folder(into, parents=False)
     newest = newest_segment(into)
     fresh = sorted((name for name in there if segment_number(name) >= newest), key=segment_number)
     left = bounds.COLLECT_LOG_BYTES_MAX

@@ -233,7 +233,7 @@ def found_here(checkpoints: Path) -> tuple[set[str], dict[str, Refused]]:
 def refuse(folder: Path) -> None:
     """Marks the checkpoint in this folder to be copied again, after all new ones, so that one that is never
     complete does not block the others."""
-    make_folder(folder)
+    make_folder(folder, parents=False)
     files.append(folder / REFUSED, b".")
     files.remove_tree(folder / MANIFEST)
 
@@ -280,7 +280,7 @@ def _fetch(outbox: Outbox, into: Path, name: str, sync: bool, verify: bool, copi
             raise CorruptCheckpoint(name, str(error)) from error
         raise
     folder = into / CHECKPOINTS / name
-    make_folder(folder)
+    make_folder(folder, parents=False)
     if sync:
         sync_folder(into / BLOBS)
         sync_folder(folder.parent)

@@ -154,7 +154,7 @@ class Look:
     def _wait(self, name: str, reason: str) -> None:
         """The checkpoint is looked at again; a person hears of it only if that does not help."""
         mark = self._late_mark(name)
-        make_folder(mark.parent)
+        make_folder(mark.parent, parents=False)
         append(mark, b".")
         self._late.append((name, reason))
         if mark.stat().st_size >= LOOKS_MIN:
