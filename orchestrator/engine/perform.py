@@ -385,7 +385,10 @@ def _find_resume(action: Prepare, backends: Backends, store: Store, staged: Path
     lost, reports what the store still has. Nothing starts over beside checkpoints that nobody judged."""
     order, name = action.order, action.store or backends.home_store
     if order.resume is None:
-        if _unknown(store, action, backends):
+        newer = ""
+        with contextlib.suppress(BackendError):  # a store that is away delays no first session
+            newer = _unknown(store, action, backends)
+        if newer:
             backends.ownership.falls_behind(name, order.run)
         return None
     try:
