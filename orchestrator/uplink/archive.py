@@ -17,6 +17,7 @@ _FILES = (
     "errors.py",
     "references.py",
     "shut.py",
+    "user.py",
     "core/__init__.py",
     "core/accelerators.py",
     "core/bounds.py",
