@@ -15,17 +15,18 @@ import zlib
 from pathlib import Path
 
 from orchestrator.agent.folder import Folder
-from orchestrator.core import checkpoint
+from orchestrator.core import bounds, checkpoint
 from orchestrator.core.checkpoint import CheckpointRef, FileEntry, Manifest
 from orchestrator.core.order import Order
 from orchestrator.core.save_pattern import SavePattern
-from orchestrator.errors import CorruptCheckpoint
+from orchestrator.errors import CorruptCheckpoint, InputError
 from orchestrator.files import (
     check_room,
     make_folder,
+    open_own,
     open_plain,
     place,
-    read_plain,
+    read_own,
     remove_file,
     remove_tree,
     rename,
@@ -136,9 +137,12 @@ def _staged_manifest(folder: Folder, name: str, order: Order) -> Manifest:
     if CheckpointRef.parse(name) is None:
         raise CorruptCheckpoint(name, "that is not a checkpoint name")
     try:
-        data = read_plain(folder.staged / manifest_path(name))
-    except OSError as error:
-        raise CorruptCheckpoint(name, f"its manifest was not staged ({error.strerror})") from error
+        # A platform may have it behind links, such as Kaggle in an input: every byte is checked.
+        data = read_own(folder.staged / manifest_path(name), bounds.MANIFEST_BYTES_MAX)
+    except (OSError, InputError) as error:
+        raise CorruptCheckpoint(
+            name, f"its manifest was not staged ({getattr(error, 'strerror', None) or error})"
+        ) from error
     checkpoint.authenticate(name, data, order.resume_sha256)
     manifest = checkpoint.decode(name, data)
     if manifest.run != order.run:
@@ -153,8 +157,8 @@ def _assemble(blobs: Path, manifest: Manifest, entry: FileEntry, target: Path) -
         for part in entry.parts:
             digest, size = hashlib.sha256(), 0
             try:
-                blob = open_plain(blobs / part.sha256)
-            except OSError as error:
+                blob = open_own(blobs / part.sha256)
+            except (OSError, InputError) as error:
                 raise CorruptCheckpoint(manifest.name, f"blob {part.sha256[:12]}… was not staged") from error
             with blob:
                 while chunk := blob.read(_CHUNK):
