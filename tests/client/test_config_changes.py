@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator import Client, config
+from orchestrator import Client, config, user
 from orchestrator.client.config_changes import SETTLED_SECONDS, ConfigChanges
 from orchestrator.client.home import Home
 from orchestrator.errors import InputError, SpecError
@@ -52,10 +52,10 @@ def test_a_path_of_a_user_who_does_not_exist_is_a_mistake_with_its_line(tmp_path
 def test_an_error_that_nobody_foresaw_leaves_the_old_config(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(_path: Path) -> Path:
+    def broken() -> Path:
         raise KeyError("HOME")
 
-    monkeypatch.setattr(Path, "expanduser", broken)
+    monkeypatch.setattr(user, "home", broken)
     taken, told = edited(tmp_path, "stores: {home: {type: folder, path: ~/x}}\n")
     assert not taken
     assert "cannot be used; continuing with the old one" in told
