@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import sqlite3
 from pathlib import Path
 
@@ -49,28 +49,19 @@ def test_sigterm_ends_after_the_tick_and_leaves_the_sessions_running(user: Calle
 
 
 def test_a_second_signal_ends_a_controller_that_hangs(user: Caller) -> None:
-    """Its new config refers to a pipe, into which nobody writes."""
+    """Its new config names a database server that accepts and never answers."""
     controller = user.start("up")
     wait_until(user.owner, "a controller")
-    os.mkfifo(user.home / "pipe")
-    user.config(CONFIG + "database: file:pipe\n")
-    end = wait_until(lambda: _opened(user.home / "pipe"), "the controller to read the pipe")
-    try:
-        controller.send_signal(signal.SIGINT)
-        wait_until(lambda: _pending(controller.pid) == 0, "the first signal to be handled")
-        controller.send_signal(signal.SIGTERM)
-        assert controller.wait(PATIENCE) == -signal.SIGTERM
-    finally:
-        os.close(end)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(PATIENCE)
+        url = f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/x?connect_timeout=600"
+        user.config(CONFIG + f"database: {url}\n")
+        with silent.accept()[0]:
+            controller.send_signal(signal.SIGINT)
+            wait_until(lambda: _pending(controller.pid) == 0, "the first signal to be handled")
+            controller.send_signal(signal.SIGTERM)
+            assert controller.wait(PATIENCE) == -signal.SIGTERM
     assert user.owner() is None
-
-
-def _opened(pipe: Path) -> int | None:
-    """The end to write into, once somebody reads."""
-    try:
-        return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
-    except OSError:
-        return None
 
 
 def _pending(pid: int) -> int:
@@ -91,7 +82,7 @@ def test_logs_says_what_belongs_together(user: Caller) -> None:
 def test_ps_shows_a_page_on_a_terminal_and_all_elsewhere(user: Caller) -> None:
     with Ledger.open(f"sqlite:///{user.home / 'ledger.sqlite'}") as ledger:
         for number in range(60):
-            ledger.submit(Submitted(f"run-{number:08d}", job(1), float(number)), due_at=1e12)
+            ledger.submit(Submitted(f"run-{number:08d}", job(1), float(number)), due_at=4e9)
     assert len(user("ps", "--json").json["runs"]) == 60
     page = user("ps", "--json", "--limit", "7", "--after", "run-00000050").json
     assert [each["run"] for each in page["runs"]] == [f"run-{number:08d}" for number in range(49, 42, -1)]

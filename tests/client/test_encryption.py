@@ -211,7 +211,7 @@ SECRET = str(ME.identity)
 
 MISTAKES = [
     (", encript: {recipients: [age1x]}", "unknown option 'encript'; did you mean 'encrypt'?"),
-    (", encrypt: ", "encrypt: given nothing"),
+    (", encrypt: ", "encrypt is not a mapping"),
     (", encrypt: true", "encrypt is not a mapping"),
     (", encrypt: {}", "encrypt.recipients is not a list of 1 to 4"),
     (", encrypt: {recipients: []}", "encrypt.recipients is not a list of 1 to 4"),
