@@ -98,18 +98,20 @@ def drafts(root: Path) -> list[Path]:
 def test_a_writer_killed_in_the_middle_of_a_put_leaves_nothing_that_counts(
     root: Path, tmp_path: Path, source: Source
 ) -> None:
-    pipe = tmp_path / "pipe"
-    os.mkfifo(pipe)
-    data = random.Random(3).randbytes(3_000_000)
-    child = python(PUT, str(root), KEY, str(pipe), sha256(data))
-    with pipe.open("wb", buffering=0) as stream:
-        stream.write(data[:-1])  # returns once all but the pipe's own 64 KiB have been read
-        (draft,) = drafts(root)
-        living = FolderStore(root)
-        living.put("another", *source(b"x"))
-        assert drafts(root) == [draft]  # the draft of a living writer stays
-        child.kill()
-        assert child.wait() == -signal.SIGKILL
+    large, data = tmp_path / "large", b"the last word"
+    large.touch()
+    os.truncate(large, 1 << 30)  # long enough to be stopped within it; its holes take no room
+    child = python(PUT, str(root), KEY, str(large), sha256(data))
+    while not any(draft.stat().st_size for draft in drafts(root)):
+        assert child.poll() is None
+    child.send_signal(signal.SIGSTOP)
+    (draft,) = drafts(root)
+    living = FolderStore(root)
+    living.put("another", *source(b"x"))
+    assert drafts(root) == [draft]  # the draft of a living writer stays
+    child.kill()
+    assert child.wait() == -signal.SIGKILL
+    assert draft.stat().st_size < large.stat().st_size
     assert living.stat(KEY) is None
     assert [stat.key for stat in living.list("")] == ["another"]
     assert drafts(root) == [draft]
