@@ -31,14 +31,13 @@ RUN = "demo-7f3kq2vd"
 FIRST, SECOND, THIRD = (f"{RUN}-s{number:02d}" for number in (1, 2, 3))
 # Agents that replace ours: each has claimed its session.
 _CLAIMS = """
-import pathlib, sys, threading
-outbox = pathlib.Path(sys.argv[1], "outbox")
+import json, pathlib, sys, threading
+outbox = pathlib.Path(json.loads(sys.argv[3])["outbox"])  # after the folder and `--settings`
 (outbox / "incarnation").write_text("other")
 """
 WAITS = f"{_CLAIMS}\nthreading.Event().wait(3600)\n"
 VANISHES = f"{_CLAIMS}\nprint('nothing to say', flush=True)\n"
 LEAVES = f"""{VANISHES}
-import json
 result = {{"incarnation": "other", "outcome": "stopped", "exit_code": 0, "step": None, "message": "left"}}
 (outbox / "result.json").write_text(json.dumps(result))
 """
