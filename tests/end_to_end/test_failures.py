@@ -136,9 +136,10 @@ def test_a_disk_that_fills_up_during_a_save_loses_no_earlier_checkpoint(
 
 
 def said(user: User, run: str) -> bytes:
-    """The training's output so far, from its sessions."""
-    logs = (user.home / "platforms" / "here").glob(f"{run}-s*/outbox/log/*.log")
-    return b"".join(path.read_bytes() for path in logs)
+    """The training's output so far, and what is said of its end: a full disk may have room for one only."""
+    sessions = user.home / "platforms" / "here"
+    logs = (*sessions.glob(f"{run}-s*/outbox/log/*.log"), *sessions.glob(f"{run}-s*/outbox/result.json"))
+    return b"".join(path.read_bytes() for path in (*logs, user.home / "controller.log"))
 
 
 def test_processes_that_sleep_for_a_while_are_not_fenced(user: User) -> None:

@@ -23,14 +23,14 @@ __all__ = ["agent", "box", "boxes"]
 # An agent that says what it finds among the inputs.
 READS = """
 import json, pathlib, sys
-root = pathlib.Path(sys.argv[1])
+root, outbox = pathlib.Path(sys.argv[1]), pathlib.Path(json.loads(sys.argv[3])["outbox"])
 found = {p.relative_to(root / "inputs").as_posix(): p.read_text()
          for name in sorted((root / "inputs").iterdir())
          for p in ([name] if name.is_file() else sorted(name.iterdir()))}
-(root / "outbox" / "incarnation").write_text("other")
+(outbox / "incarnation").write_text("other")
 result = {"incarnation": "other", "outcome": "stopped", "exit_code": 0, "step": None}
 result["message"] = json.dumps(found)
-(root / "outbox" / "result.json").write_text(json.dumps(result))
+(outbox / "result.json").write_text(json.dumps(result))
 """
 
 

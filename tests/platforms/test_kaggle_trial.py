@@ -44,7 +44,7 @@ QUICK = {
 # An agent that says something and leaves at once: for what ends a trial in its first session.
 BRIEF = """
 import json, pathlib, sys, threading
-outbox = pathlib.Path(sys.argv[1], "outbox")
+outbox = pathlib.Path(json.loads(sys.argv[3])["outbox"])
 (outbox / "incarnation").write_text("other")
 status = {"incarnation": "other", "heartbeat": 1, "written_at": 1.0, "state": "training", "step": 1}
 (outbox / "status.json").write_text(json.dumps(status))

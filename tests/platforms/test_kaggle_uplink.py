@@ -225,7 +225,7 @@ def test_with_an_uplink_a_session_is_durable_while_it_ships(box: Box) -> None:
 
 _SAYS = """
 import json, pathlib, sys, threading, time
-outbox = pathlib.Path(sys.argv[1], "outbox")
+outbox = pathlib.Path(json.loads(sys.argv[3])["outbox"])
 (outbox / "incarnation").write_text("other")
 status = {{"incarnation": "other", "heartbeat": 1, "written_at": time.time(), "state": "training",
           "unshipped_seconds": {unshipped}}}
