@@ -13,7 +13,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from io import FileIO
@@ -26,6 +26,7 @@ from orchestrator.clock import Clock
 from orchestrator.core import bounds
 from orchestrator.core.checkpoint import (
     DETERMINISTIC,
+    KEEP_OPEN_MIN,
     Accepted,
     CheckpointRef,
     FileEntry,
@@ -105,11 +106,20 @@ class Outbox:
         self._retain()
         return manifest
 
-    def supersede(self, saved: Path, newer: Iterable[Path] = ()) -> bool:
+    def supersede(self, saved: Path, newer: Sequence[Path] = ()) -> bool:
         """Whether retention would remove this save at once, because of what was committed and of these."""
+        if not self._may_go(saved, len(newer)):  # so that most answers cost no look at a file
+            return False
         found = [self._as_committed(each) for each in (saved, *newer)]
         known = [*self._committed(), *(each for each in found if each is not None)]
         return found[0] is not None and found[0] in self._superseded(known)
+
+    def _may_go(self, saved: Path, newer: int) -> bool:
+        """Whether there are as many newer ones as stay in any case."""
+        step, at = step_of(saved), max(KEEP_OPEN_MIN, self._order.keep.last) - newer
+        if at <= 0 or step is None:
+            return True
+        return len(self.manifests) >= at and self.manifests[-at].ref.step > step
 
     def _as_committed(self, saved: Path) -> Accepted | None:
         step = bounds.step(step_of(saved))
