@@ -255,17 +255,23 @@ class Watcher(threading.Thread):
                 break
             young = self._clock.now() - changed_ns(before) / 1e9 < _YOUNG_SECONDS
             self._drop(draft)
-            for name, size, *_ in before:
-                make_folder((draft / name).parent)
-                if linked:
-                    self._link(name, draft / name)
-                else:
-                    copy_file(self._root / name, draft / name, bytes_max=size)
+            try:
+                self._fill(draft, before, linked=linked)
+            except BlockingIOError:
+                continue  # it has grown since
             if before != each.signature and not (each.is_file and is_whole(draft / each.path)):
                 break
             if signed(self._root, path) == (before, "") and not (young and self._differs(before, draft)):
                 return before
         return ()
+
+    def _fill(self, draft: Path, signature: Signature, *, linked: bool) -> None:
+        for name, size, *_ in signature:
+            make_folder((draft / name).parent)
+            if linked:
+                self._link(name, draft / name)
+            else:
+                copy_file(self._root / name, draft / name, bytes_max=size)
 
     def _link(self, name: str, target: Path) -> None:
         with opened(self._root, name) as file:

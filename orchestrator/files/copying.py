@@ -32,7 +32,8 @@ def copy_file(
     grows meanwhile, the new part is not copied.
 
     Raises FileExistsError if the target exists. Raises OSError with ELOOP if the source is a link (unless
-    `follow`) or not a regular file, with EFBIG if it is too large, and with EPERM if it is shut.
+    `follow`) or not a regular file, with EPERM if it is shut, and BlockingIOError if it has grown beyond
+    `bytes_max`.
     """
     if is_shut(source.stat(follow_symlinks=follow)):
         raise OSError(errno.EPERM, "the ledger's own file, which must not be read while in use", str(source))
@@ -43,7 +44,7 @@ def copy_file(
         if not stat.S_ISREG(found.st_mode):  # followed
             raise OSError(errno.ELOOP, "not a plain file", str(source))
         if bytes_max is not None and found.st_size > bytes_max:
-            raise OSError(errno.EFBIG, f"larger than {bytes_max} bytes", str(source))
+            raise BlockingIOError(errno.EAGAIN, f"larger than {bytes_max} bytes", str(source))
         copy_open(reading, target, found.st_size, mode)
     finally:
         os.close(reading)
