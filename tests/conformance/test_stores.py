@@ -412,8 +412,7 @@ def test_the_same_seed_gives_the_same_faults() -> None:
                 told.append(False)
         return told
 
-    assert story(1) == story(1)
-    assert story(1) != story(2)
+    assert story(1) == story(1) != story(2)
     assert {True, False} == set(story(1))
 
 

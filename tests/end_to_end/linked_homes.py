@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
+import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -78,9 +79,10 @@ OURS = (
 # Each group has a home of its own: what one run links is in the way of the others.
 GROUPS = (
     ("root", "outbox", "outbox/log", "work", "checkpoints", "run", "logs", "bundles"),
-    ("platform",),
-    ("runs", "store", "store/runs"),
+    ("platform", "store/runs"),
+    ("runs", "store"),
 )
+_ASKS = re.compile(r"is not followed: remove the link \((.+)\)")
 OVER = ("done", "failed", "cancelled", "held")
 _EXCHANGE = 2
 
@@ -121,13 +123,16 @@ def submitted(caller: Caller, name: str, words: str, retries: int) -> str:
 
 
 def removed(caller: Caller, runs: Sequence[str]) -> str:
-    """Cancels the runs and removes all that is left of them. Returns what `rm` said if it failed."""
+    """Cancels the runs and removes all that is left of them, and a link in a folder that runs share when `rm`
+    asks for it. Returns what `rm` said if it failed."""
     for run in runs:
         _said(caller, "cancel", "--discard", run)
     said: list[Ended] = []
 
     def gone() -> bool:
         said.append(_said(caller, "rm", "--yes", *runs))
+        for link in _ASKS.findall(said[-1].out):
+            Path(link).unlink(missing_ok=True)
         return said[-1].code == 0
 
     with contextlib.suppress(AssertionError):

@@ -163,11 +163,13 @@ def test_a_probe_says_how_much_has_arrived(tmp_path: Path) -> None:
         assert (tail.status_code, kaggle.uploaded[0].read_bytes()) == (200, b"0123456789")
 
 
-def test_a_denied_upload_silently_drops_the_file(tmp_path: Path) -> None:
+def test_of_a_denied_upload_no_dataset_is_made(tmp_path: Path) -> None:
     with local_kaggle(tmp_path / "kaggle") as kaggle:
         kaggle.fail("upload", Fault.NESTED)
-        assert uploads(kaggle, tmp_path / "up", one=b"1", two=b"2").status == "ok"
-        assert len(User(kaggle).dataset_list_files("ada/my-data").dataset_files) == 1
+        with pytest.raises(ValueError, match=r"Upload unsuccessful: (one|two)"):
+            uploads(kaggle, tmp_path / "up", one=b"1", two=b"2")
+        with pytest.raises(requests.HTTPError):
+            User(kaggle).dataset_list_files("ada/my-data")
 
 
 def test_what_is_not_there_is_not_mounted(tmp_path: Path) -> None:

@@ -86,9 +86,9 @@ def test_downloads_and_streams_fail_too(tmp_path: Path) -> None:
         with pytest.raises(requests.RequestException):
             requests.get(url)
         kaggle.fail("download", Fault.NESTED)
-        user.kernels_output("ada/ends-soon", str(tmp_path / "into"))
-        # The client's own bug: docs/references/kaggle.md#output
-        assert b"error" in (tmp_path / "into/out.txt").read_bytes()
+        with pytest.raises(requests.HTTPError):
+            user.kernels_output("ada/ends-soon", str(tmp_path / "into"))
+        assert not (tmp_path / "into/out.txt").exists()
         assert requests.get(url).text == "x" * 1000
         assert requests.get(f"{url}0").status_code == 404
 

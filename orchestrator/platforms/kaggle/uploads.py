@@ -1,6 +1,6 @@
 """Uploads a file to Kaggle: one streamed PUT to a signed URL, resumed where it broke off.
 
-The SDK's own upload silently drops a refused file (docs/references/kaggle.md#uploads); this one raises.
+Up to 2.2.4 the client's own upload silently dropped a refused file (docs/references/kaggle.md#uploads).
 Must never send credentials to a signed URL, or repeat such a URL.
 """
 
