@@ -1,5 +1,6 @@
 """The plugins of the whole suite. Fixtures are defined next to the tests that use them."""
 
+import gc
 import os
 import signal
 
@@ -29,3 +30,8 @@ pytest_plugins = [
     "tests.stand_ins.seaweed",
     "tests.longest_first",
 ]
+
+
+def pytest_collection_finish() -> None:
+    """The tests themselves are no garbage: no search for it has to look at all of them again."""
+    gc.freeze()

@@ -70,6 +70,7 @@ def test_a_run_without_its_key_waits_and_goes_on_when_it_is_back(world: Encrypte
     assert all(stat.key.endswith(".age") for stat in world.store.list(""))
 
 
+@pytest.mark.soak
 def test_a_real_uplink_ships_encrypted_and_removes_what_it_superseded(tmp_path: Path) -> None:
     with companion.shipping(tmp_path, "train.py", "--pause", "0.1", "--say", "do not read this") as (
         stay,
@@ -94,6 +95,7 @@ def test_a_real_uplink_ships_encrypted_and_removes_what_it_superseded(tmp_path: 
         assert str(ME.identity) not in (stay.root / "outbox" / "log" / "000001.log").read_text()
 
 
+@pytest.mark.soak
 def test_a_run_from_before_encryption_goes_on_after_it_was_switched_on(world: Encrypted) -> None:
     world.configure(UnencryptedStore(world.store))
     newest = hold(world)[-1]

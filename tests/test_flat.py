@@ -61,6 +61,7 @@ def check_that_nothing_grows(world: Small, nights: int) -> None:
         assert count <= limit, f"{where} grew from {early.get(where, 0)} to {count}"
 
 
+@pytest.mark.soak
 def test_memory_does_not_grow_with_the_runs_that_are_over(tmp_path: Path) -> None:
     check_that_nothing_grows(Small(tmp_path, box=scenario(slots=1)), nights=10)
 

@@ -178,6 +178,7 @@ def test_a_quota_is_less_what_the_play_used_and_is_refreshed() -> None:
     assert of.changes(NOW + 100 * HOUR)[:2] == (NOW + 20 * HOUR, NOW + 44 * HOUR)
 
 
+@pytest.mark.soak
 def test_a_growing_run_sleeps_when_it_did(small: Make) -> None:
     world = small(box=ALONE)
     opens = register_growing(world, 10 * MINUTE, 1, 2.5)

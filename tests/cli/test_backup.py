@@ -31,6 +31,7 @@ stores:
 """
 
 
+@pytest.mark.soak
 def test_what_was_backed_up_under_load_finishes_elsewhere(user: Caller, tmp_path: Path) -> None:
     config = UNLIMITED + SHARED.format(store=tmp_path / "shared")
     user.config(config.replace("here: {", "here: {slots: 2, "))

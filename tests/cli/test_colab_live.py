@@ -45,7 +45,8 @@ def begun(colab: LocalColab, account: Caller) -> subprocess.Popen[str]:
     return child
 
 
-@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.soak)], ids=["short", "long"])
+@pytest.mark.soak
+@pytest.mark.parametrize("long", [False, True], ids=["short", "long"])
 def test_what_is_assumed_holds_on_a_colab_that_is_as_assumed(
     account: Caller, colab: LocalColab, long: bool
 ) -> None:

@@ -384,6 +384,7 @@ def test_words_about_cleaning_without_clean_are_refused(user: Caller) -> None:
 # --- rehearse ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.soak
 def test_a_job_is_rehearsed_in_a_container(user: Caller, engine: Engine) -> None:
     boxed(user, engine)
     path = written(user.folder / "job", job("nothing"))

@@ -53,6 +53,7 @@ def first_decision(home: Path, run: str) -> tuple[int, dict[str, Any]]:
     return seq, json.loads(inputs)
 
 
+@pytest.mark.soak
 def test_no_decision_of_this_version_differs_and_nothing_changes(home: Path, say: Say) -> None:
     before = (home / "ledger.sqlite").read_bytes()
     code, out, _ = say("replay", "--all")

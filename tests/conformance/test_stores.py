@@ -53,7 +53,6 @@ STORES: dict[str, Callable[[Path], Store]] = {
     "folder": lambda home: FolderStore(home / ROOT),
     "memory wrapped": lambda _: wrapped(MemoryStore()),
     "folder wrapped": lambda home: wrapped(FolderStore(home / ROOT)),
-    "memory encrypted": lambda _: encrypted(wrapped(MemoryStore())),
     "folder encrypted": lambda home: encrypted(FolderStore(home / ROOT)),
     "memory unencrypted": lambda _: UnencryptedStore(MemoryStore()),
 } | {

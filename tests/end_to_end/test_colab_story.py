@@ -84,6 +84,7 @@ def check_afterwards(user: Worldly, kaggle: LocalKaggle, colab: LocalColab, run:
             assert leaks.in_folder(machine.folder) == []
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
 def test_one_job_in_three_places_has_one_result(tmp_path: Path, home: Home, colab_python: None) -> None:  # noqa: ARG001

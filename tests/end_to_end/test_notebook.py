@@ -98,6 +98,7 @@ def trains(record: RunRecord) -> bool:
     return bool(record.accepted) and record.phase is Phase.RUNNING
 
 
+@pytest.mark.soak
 def test_of_two_notebooks_one_trains_and_when_it_dies_the_other_goes_on(opener: Opener) -> None:
     user = opener.user
     opener.set_up()

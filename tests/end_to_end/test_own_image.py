@@ -233,6 +233,7 @@ def test_compose_builds_it_and_starts_it_with_a_database_in_a_file(
     assert project.controller(client).answer("show", run)["phase"] == "done"
 
 
+@pytest.mark.soak
 def test_compose_starts_it_with_postgresql_by_a_profile(
     compose: Callable[..., Compose], engine: Engine, client: docker.DockerClient, base: str
 ) -> None:

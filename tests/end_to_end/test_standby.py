@@ -33,6 +33,7 @@ def world(tmp_path: Path) -> Iterator[World]:
         yield made
 
 
+@pytest.mark.soak
 def test_controllers_that_are_lost_in_turn_double_nothing(world: World) -> None:
     """A share of `python -m tests.end_to_end.handover`: one loss of each kind."""
     handover.play(world, list(Loss), Random(15))

@@ -144,6 +144,7 @@ def new_user(
             user.close()
 
 
+@pytest.mark.soak
 def test_a_container_that_vanishes_takes_only_the_last_seconds(new_user: Callable[..., ShippingUser]) -> None:
     """No controller runs while it ships, and nothing is left of the container. So all that can be resumed is
     what the uplink shipped."""
@@ -158,6 +159,7 @@ def test_a_container_that_vanishes_takes_only_the_last_seconds(new_user: Callabl
     user.check_as_in_one_piece(run)
 
 
+@pytest.mark.soak
 def test_a_machine_that_does_not_answer_any_more_is_done_without(
     new_user: Callable[..., ShippingUser],
 ) -> None:

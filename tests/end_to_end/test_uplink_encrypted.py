@@ -24,6 +24,7 @@ from tests.leaks import Leak, Leaks
 pytestmark = pytest.mark.timeout(900)
 
 
+@pytest.mark.soak
 def test_what_was_shipped_encrypted_is_resumed_and_pulled(
     new_user: Callable[..., User], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,10 +14,17 @@ from tests.first_hour.person import Person, differing
 from tests.first_hour.stories import CROSSVAL, STORIES, WRONG, Story, table
 
 pytestmark = pytest.mark.timeout(1200)
+BY_HAND = frozenset({"huggingface", "lightning"})  # tests/training has these two libraries, too
 ATTEMPTS = 4  # on a busy machine a run may be over before its person loses the machine
 
 
-@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.folder)
+@pytest.mark.parametrize(
+    "story",
+    [
+        pytest.param(each, id=each.folder, marks=[pytest.mark.soak] * (each.folder in BY_HAND))
+        for each in STORIES
+    ],
+)
 def test_a_script_that_knows_nothing_of_us_is_finished(user: User, story: Story) -> None:
     person = Person(user, story)
     person.submit()

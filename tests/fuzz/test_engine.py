@@ -16,7 +16,7 @@ from tests.conformance.test_platforms import any_order
 from tests.fuzz import puppets
 from tests.simulation.clock import VirtualClock
 
-CASES = 4
+CASES = 2
 SOAK_SECONDS = 1200.0
 
 

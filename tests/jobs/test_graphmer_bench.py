@@ -7,9 +7,12 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests.training.scripts import ROOT
 
 
+@pytest.mark.soak
 def test_the_benchmark_for_gpus_runs_to_its_end_on_a_cpu() -> None:
     given = ["--small", "--backend", "cpu", "--precision", "fp32", "--length", "64", "--most", "8", "--json"]
     done = subprocess.run(

@@ -88,7 +88,13 @@ def test_an_exact_one_is_bitwise_and_leaves_nothing(user: Caller) -> None:
 @pytest.mark.parametrize(
     ("forgets", "what", "text", "lost"),
     [
-        ("the random state", "random lost", "the random numbers went another way: torch", Lost.RANDOM),
+        pytest.param(
+            "the random state",
+            "random lost",
+            "the random numbers went another way: torch",
+            Lost.RANDOM,
+            marks=pytest.mark.soak,
+        ),
         (
             "the data order",
             "data lost",
@@ -137,6 +143,7 @@ def test_each_oddity_is_told_apart(
     assert text in "".join(each.text for each in done.findings)
 
 
+@pytest.mark.soak
 def test_a_file_without_a_step_is_compared_at_the_end(client: Client, tmp_path: Path) -> None:
     """Nothing in it tells a training that began anew from one that resumed, but what it opened does."""
     for odd, grade, found in (

@@ -77,6 +77,7 @@ def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(
     assert outcome(whole / f"step-{total}")["rate"] < 1e-3
 
 
+@pytest.mark.soak
 def test_two_processes_end_bit_for_bit_as_undisturbed_ones(
     tmp_path: Path, wholes: Callable[..., Path]
 ) -> None:
