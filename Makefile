@@ -53,7 +53,7 @@ compiled: setup
 lock: setup ## rewrite the lists of packages (UPGRADE=1: with the newest versions that fit)
 	@$(BIN)/python scripts/lock.py $(if $(UPGRADE),--upgrade)
 
-soak: setup ## the long tests: simulation, torture, fuzz and Kaggle, 20 to 30 minutes each
+soak: setup ## what CI leaves out: long tests (20 to 30 minutes each), and dear ones that are like others
 	@$(BIN)/pytest -m soak --timeout 0 -s
 
 bench: setup ## every benchmark; copy the figures to docs/benchmarks.md
