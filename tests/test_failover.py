@@ -233,7 +233,11 @@ def test_the_only_copy_on_a_silent_platform_may_be_given_up(story: Make, faults:
 # --- And back -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("wall", [WALL, None], ids=["sessions end", "a session has no limit of its own"])
+@pytest.mark.parametrize(
+    "wall",
+    [WALL, pytest.param(None, marks=pytest.mark.soak)],
+    ids=["sessions end", "a session has no limit of its own"],
+)
 def test_it_moves_back_when_the_quota_is_refreshed(story: Make, wall: float | None) -> None:
     quota = QuotaWindow(allowed_seconds=HOUR, window_seconds=4 * HOUR)
     told = story(30000, cloud=cloud(quota=quota), box=box(wall))

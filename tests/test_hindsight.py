@@ -33,6 +33,7 @@ def compared(setting: Setting | None = None) -> Comparison:
     return compare(found, setting or Setting.recorded(found))
 
 
+@pytest.mark.soak
 def test_played_again_as_it_was_a_time_ends_as_it_did() -> None:
     found = compared()
     assert len(found.runs) == len(found.errors) == 8

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import pytest
+
 from orchestrator.core.event import Assigned, Event, Faulted, TurnedAway, Wished
 from orchestrator.core.job import Work
 from orchestrator.core.lifecycle import Awaited, Phase, Wish
@@ -54,6 +56,7 @@ def test_a_run_that_awaits_output_leaves_its_slot_to_others(small: Make) -> None
     assert world.record("second").generation == 1
 
 
+@pytest.mark.soak
 def test_a_run_is_released_without_what_its_session_left(small: Make) -> None:
     world = small(box=far(stuck_output=1.0))
     world.submit("first", work=SHORT)
@@ -64,6 +67,7 @@ def test_a_run_is_released_without_what_its_session_left(small: Make) -> None:
     assert world.record("first").generation == 2
 
 
+@pytest.mark.soak
 def test_after_a_restart_the_run_is_watched_on(small: Make) -> None:
     world = small(box=far(late_output=1.0, late_output_seconds=HOUR))
     world.submit("first", work=SHORT)

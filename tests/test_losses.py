@@ -71,6 +71,7 @@ def test_sessions_that_vanish_make_the_next_one_save_in_time(small: Make) -> Non
     assert f"({len(kept) + 1} of the last {len(kept) + 1}); checkpoints about every" in text
 
 
+@pytest.mark.soak
 def test_sessions_that_end_by_themselves_are_no_losses(small: Make) -> None:
     world = small(box=scenario(slots=2))
     world.submit("first", work=LONG)  # through several session limits

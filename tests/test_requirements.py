@@ -113,7 +113,7 @@ def seen(stay: Stay) -> dict[str, str]:
 
 
 @pytest.mark.usefixtures("wanted")
-@pytest.mark.parametrize("locked", [True, False])
+@pytest.mark.parametrize("locked", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_a_hop_after_a_new_release_installs_the_same_versions(
     tmp_path: Path, index: Index, locked: bool
 ) -> None:
@@ -160,7 +160,12 @@ def test_what_the_platform_has_and_the_job_allows_stays(tmp_path: Path, index: I
 @pytest.mark.parametrize(
     ("accelerator", "there", "installed"),
     [
-        ("TPUv5e-1", {"torch": "2.9+cpu", "torch_xla": "2.9"}, {"torch": "2.9+cpu", "torch_xla": "2.9"}),
+        pytest.param(
+            "TPUv5e-1",
+            {"torch": "2.9+cpu", "torch_xla": "2.9"},
+            {"torch": "2.9+cpu", "torch_xla": "2.9"},
+            marks=pytest.mark.soak,
+        ),
         ("TPUv5e-1", {"torch": "2.11"}, {"torch": "2.9", "torch_xla": "2.9"}),
         ("T4", {"torch": "2.11"}, None),
     ],

@@ -183,7 +183,9 @@ def test_another_version_of_what_the_platform_has_comes_before_it_and_removes_no
         assert (tmp_path / "platform" / "greeting-0.5.dist-info" / "METADATA").exists()
 
 
-@pytest.mark.parametrize("module", ["queue", "types", "enum"])
+@pytest.mark.parametrize(
+    "module", ["types", *(pytest.param(each, marks=pytest.mark.soak) for each in ("queue", "enum"))]
+)
 def test_a_requirement_hides_no_module_of_the_standard_library(
     tmp_path: Path, offline: dict[str, str], module: str
 ) -> None:

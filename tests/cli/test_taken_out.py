@@ -53,6 +53,7 @@ def controller(user: Caller) -> subprocess.Popen[str]:
     return child
 
 
+@pytest.mark.soak
 @pytest.mark.usefixtures("controller")
 def test_a_run_goes_on_with_its_own_home_store(user: Caller, tmp_path: Path) -> None:
     done = user.submitted(named(user, "done", 30))
@@ -133,6 +134,7 @@ def without_its_platform(user: Caller, total: int) -> str:
     return run
 
 
+@pytest.mark.soak
 def test_a_platform_that_was_taken_out_is_waited_for(user: Caller) -> None:
     run = without_its_platform(user, 100)
     assert re.search(rf"platform here +missing .*{run}", user("doctor", code=2).out)

@@ -192,6 +192,7 @@ def test_an_engine_that_does_not_answer_is_said_by_whoever_is_asked(docker_user:
     docker_user.wait_for_silence()
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 def test_kill_9_in_containers_and_of_their_engine_changes_no_bit(
     tmp_path: Path, docker_engine: Engine, python_image: str

@@ -109,6 +109,7 @@ def lost(user: User, run: str) -> int:
     return sum(isinstance(event, Ended) and event.outcome is Outcome.LOST for event in events)
 
 
+@pytest.mark.soak
 def test_a_run_that_is_killed_while_it_fetches_ends_as_in_one_piece(
     new_user: Callable[..., User],
     home: Home,

@@ -200,7 +200,12 @@ def is_deleted_on_the_page(kaggle: LocalKaggle, session: str) -> None:
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
-    "harm", [dies, pytest.param(is_cancelled_on_the_page, marks=pytest.mark.soak), is_deleted_on_the_page]
+    "harm",
+    [
+        dies,
+        pytest.param(is_cancelled_on_the_page, marks=pytest.mark.soak),
+        pytest.param(is_deleted_on_the_page, marks=pytest.mark.soak),
+    ],
 )
 def test_a_session_that_is_lost_is_computed_again_and_changes_no_bit(
     short: tuple[KaggleUser, LocalKaggle], tmp_path: Path, harm: Callable[[LocalKaggle, str], None]

@@ -164,6 +164,7 @@ def test_a_job_finishes_and_health_follows_the_controller(
         client.containers.run(image, ["health"], network_mode="none", volumes_from=volumes, remove=True)
 
 
+@pytest.mark.soak
 def test_a_killed_container_goes_on_where_it_was(start: Callable[..., Controller], tmp_path: Path) -> None:
     held = "python train.py {steps} --save-every 10 --hold-at 50"
     controller = start(config=config_file(), files=job_files(command=held))

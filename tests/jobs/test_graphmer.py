@@ -301,6 +301,7 @@ def test_what_is_missing_or_no_number_of_samples_is_named(
     assert "Traceback" not in output
 
 
+@pytest.mark.soak
 def test_two_devices_train_as_one_does_and_leave_together(
     tmp_path: Path, source: Path, uninterrupted: Path
 ) -> None:

@@ -168,6 +168,7 @@ def test_a_checkpoint_that_is_damaged_on_its_machine_is_named_and_the_shipped_on
     assert nothing_is_left(box, tried)
 
 
+@pytest.mark.soak
 def test_a_session_that_does_not_reach_the_home_store_is_named(boxes: Boxes) -> None:
     """It leaves when its time is over, although its uplink has shipped nothing."""
     box = boxes()

@@ -232,7 +232,7 @@ def test_an_archive_that_is_damaged_is_told(client: docker.DockerClient, folders
 
 # The SDK does not close the socket of a refused connection.
 @pytest.mark.filterwarnings("ignore:unclosed <socket:ResourceWarning")
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.soak)])
 def test_an_engine_lost_during_a_build_is_transient(tmp_path: Path, number: signal.Signals) -> None:
     step = "trap 'exit 143' TERM; echo begun; sleep 600 & wait"
     write(tmp_path / "long", {"Dockerfile": f"FROM {PYTHON_IMAGE}\nRUN {step}\n"})

@@ -118,6 +118,7 @@ def brief(folder: Path, seconds: float = 0.0) -> Path:
     return path
 
 
+@pytest.mark.soak
 def test_each_of_many_warts_is_named(tmp_path: Path, agent: Path) -> None:
     """Those that do not keep a session from going on, in one trial."""
     warts = Warts(

@@ -123,14 +123,28 @@ def test_what_is_forgotten_is_named_with_its_remedy(
     ("odd", "grade", "what", "text"),
     [
         ("nothing", Exactness.BITWISE, None, ""),
-        ("ignores SIGTERM", Exactness.BITWISE, None, ""),
+        pytest.param("ignores SIGTERM", Exactness.BITWISE, None, "", marks=pytest.mark.soak),
         ("forgets to load", Exactness.NOT_EXACT, "starts over", "began from the start"),
         ("forgets a part", Exactness.NOT_EXACT, "differs", ": momentum (by up to "),
-        ("fails to load", Exactness.NOT_EXACT, "crash", "ValueError: mismatched keys: 'value'"),
+        pytest.param(
+            "fails to load",
+            Exactness.NOT_EXACT,
+            "crash",
+            "ValueError: mismatched keys: 'value'",
+            marks=pytest.mark.soak,
+        ),
         ("has no seed", Exactness.UNKNOWN, "varies", ": momentum (by up to "),
-        ("notes the time", Exactness.UNKNOWN, "varies", ": saved_at (by up to "),
+        pytest.param(
+            "notes the time", Exactness.UNKNOWN, "varies", ": saved_at (by up to ", marks=pytest.mark.soak
+        ),
         ("never saves", Exactness.NOT_RESUMABLE, "no checkpoint", "completed; not resumable"),
-        ("saves late", Exactness.UNKNOWN, "saves once", "a session that ends earlier loses all"),
+        pytest.param(
+            "saves late",
+            Exactness.UNKNOWN,
+            "saves once",
+            "a session that ends earlier loses all",
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_each_oddity_is_told_apart(

@@ -106,7 +106,12 @@ def test_a_planted_bug_is_caught(
         (uplink_bugs.retires_without_looking_at_the_pins, uplinks.uplinks_delete_only_what_is_superseded, 1),
         (uplink_bugs.retires_all_but_the_oldest, uplinks.uplinks_delete_only_what_is_superseded, 1),
         (uplink_bugs.deletes_what_is_not_complete, uplinks.what_is_late_is_kept, 3),
-        (uplink_bugs.goes_on_without_what_is_late, uplinks.what_is_late_is_waited_for, 16),
+        pytest.param(
+            uplink_bugs.goes_on_without_what_is_late,
+            uplinks.what_is_late_is_waited_for,
+            16,
+            marks=pytest.mark.soak,
+        ),
     ],
 )
 def test_a_planted_bug_in_shipping_is_caught(

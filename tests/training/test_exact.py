@@ -104,7 +104,7 @@ def seeded(folder: Path) -> tuple[dict[str, str], object]:
     return files, {**document, "random": document["random"]["torch"]}
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [pytest.param(0, marks=pytest.mark.soak), 2])
 def test_five_lines_make_an_ordinary_script_exact(
     tmp_path: Path, whole_five_lines: object, workers: int
 ) -> None:

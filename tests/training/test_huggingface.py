@@ -57,9 +57,10 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ("accumulate", "events", "workers", "ranks"),
     [
         (2, ("term:2", "kill:8"), 2, 1),  # inside the first epoch and in the middle of an accumulation window
-        (2, ("term:4", "term:5"), 0, 1),  # at the end of an epoch, and after the first step of the next
+        # at the end of an epoch, and after the first step of the next
+        pytest.param(2, ("term:4", "term:5"), 0, 1, marks=pytest.mark.soak),
         (1, ("kill:9", "term:7"), 2, 1),  # an epoch's last step
-        (2, ("term:3", "kill:8"), 1, 2),
+        pytest.param(2, ("term:3", "kill:8"), 1, 2, marks=pytest.mark.soak),
     ],
 )
 def test_a_disturbed_run_ends_bit_for_bit_as_an_undisturbed_one(

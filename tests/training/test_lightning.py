@@ -54,9 +54,9 @@ def wholes(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     ("accumulate", "events", "total", "workers", "data"),
     [
         # inside the first epoch and in the middle of an accumulation window
-        (2, ("term:2", "kill:8"), 12, 2, "loader"),
+        pytest.param(2, ("term:2", "kill:8"), 12, 2, "loader", marks=pytest.mark.soak),
         # at the end of an epoch, and after the first step of the next
-        (2, ("term:4", "term:5"), 12, 0, "data module"),
+        pytest.param(2, ("term:4", "term:5"), 12, 0, "data module", marks=pytest.mark.soak),
         (1, ("kill:9", "term:7"), 21, 2, "loader"),  # an epoch's last step
         (9, ("term:1", "term:2"), 3, 0, "module"),  # every step is the last of an epoch
     ],
