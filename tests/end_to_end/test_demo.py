@@ -79,7 +79,9 @@ def check_crash(user: User, run: str, said: str) -> None:
     log = (user.home / "controller.log").read_text()
     assert re.findall(r"controller (\d+) has taken over", log) == [victim, successor]
     assert f"controller {victim} leaves" not in log  # it had no time to
-    stops = sum("deadline" in stay["ending"] for stay in user.answer("show", run)["sessions"])
+    endings = [stay["ending"] for stay in user.answer("show", run)["sessions"]]
+    # A busy machine may need too long for a first checkpoint: that session has crashed.
+    stops = sum("deadline" in ending and "crashed" not in ending for ending in endings)
     assert f"crossed {stops} times" in said, said
     assert "the controller was killed once, by this demo; another one took over" in said, said
 
