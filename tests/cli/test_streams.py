@@ -98,7 +98,16 @@ def test_a_full_standard_error_changes_nothing(user: Caller) -> None:
     assert redirected(user, "2>/dev/full", "ps").code == 0
 
 
-@pytest.mark.parametrize("words", ["ps", "show RUN -f", "logs RUN", "doctor"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("ps", "show RUN -f", "logs RUN", "doctor"),
+        *(
+            pytest.param(each, marks=pytest.mark.soak)
+            for each in ("show RUN", "why RUN", "schema", "prune", "--help")
+        ),
+    ],
+)
 def test_output_that_nobody_can_see_is_dropped(finished: Finished, words: str) -> None:
     given = words.replace("RUN", finished.run).split()
     for each in (given, ["--json", *given]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import json
-import re
 import sys
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -82,7 +81,6 @@ GROUPS = (
     ("platform", "store/runs"),
     ("runs", "store"),
 )
-_ASKS = re.compile(r"is not followed: remove the link \((.+)\)")
 OVER = ("done", "failed", "cancelled", "held")
 _EXCHANGE = 2
 
@@ -123,16 +121,17 @@ def submitted(caller: Caller, name: str, words: str, retries: int) -> str:
 
 
 def removed(caller: Caller, runs: Sequence[str]) -> str:
-    """Cancels the runs and removes all that is left of them, and a link in a folder that runs share when `rm`
-    asks for it. Returns what `rm` said if it failed."""
+    """Cancels the runs and removes all that is left of them. The link in the place of the one folder that all
+    runs of a store share goes when `rm` asks for it. Returns what `rm` said if it failed."""
+    shared = caller.home / "store" / "runs"
     for run in runs:
         _said(caller, "cancel", "--discard", run)
     said: list[Ended] = []
 
     def gone() -> bool:
         said.append(_said(caller, "rm", "--yes", *runs))
-        for link in _ASKS.findall(said[-1].out):
-            Path(link).unlink(missing_ok=True)
+        if f"remove the link ({shared})" in said[-1].out:
+            shared.unlink()
         return said[-1].code == 0
 
     with contextlib.suppress(AssertionError):
