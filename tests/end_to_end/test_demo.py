@@ -106,7 +106,7 @@ def check_demo(user: User, job: Path, config: Path, settings: Path) -> dict[str,
     assert shown["phase"] == "done"
     assert len(shown["sessions"]) >= 3
     steps = [stay["order"]["resume_step"] for stay in shown["sessions"]]
-    assert steps == sorted(set(steps))
+    assert steps == sorted(steps)  # a session of a busy machine may end before its first checkpoint
     total = int(shown["job"]["work"]["total"])
     assert state.step_of(folder) == total
     newest = user.answer("checkpoints", run)["checkpoints"][-1]
