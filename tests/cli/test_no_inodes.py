@@ -72,7 +72,8 @@ def test_a_session_that_took_all_inodes_comes_home(user: Caller, script: str, mo
 
 def test_its_last_save_comes_home_too_and_the_run_goes_on(user: Caller) -> None:
     run = user.submitted(job(user, DEEP, WATCH))
-    wait_until(lambda: bool(user.record(run).accepted), "its save to be accepted")
+    wait_until(lambda: bool(user.record(run).closed), "its first session to be over")
+    assert user.record(run).accepted
     user("cancel", run)
     wait_until(lambda: user.record(run).standing == "cancelled", "the run to be over")
     said = user("why", run).out
@@ -99,7 +100,9 @@ def test_files_of_others_are_named_and_commands_still_work(user: Caller) -> None
     for each in others.iterdir():
         each.unlink()
     run = user.submitted("many.yaml")
-    wait_until(lambda: user.record(run).standing == "done", "the run to be done")
+    wait_until(
+        lambda: user.record(run).standing == "done" and not user.record(run).strays, "the run to be done"
+    )
     user("down")
     take_all(others)
     assert run in user("ps", "--all").out
