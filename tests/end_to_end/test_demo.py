@@ -15,6 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -105,8 +106,9 @@ def check_demo(user: User, job: Path, config: Path, settings: Path) -> dict[str,
     shown = user.answer("show", run)
     assert shown["phase"] == "done"
     assert len(shown["sessions"]) >= 3
-    steps = [stay["order"]["resume_step"] for stay in shown["sessions"]]
-    assert steps == sorted(steps)  # a session of a busy machine may end before its first checkpoint
+    for before, after in pairwise(shown["sessions"]):  # on a busy machine one may have saved nothing
+        reached = before["order"]["resume_step"] if before["to_step"] is None else before["to_step"]
+        assert after["order"]["resume_step"] == reached
     total = int(shown["job"]["work"]["total"])
     assert state.step_of(folder) == total
     newest = user.answer("checkpoints", run)["checkpoints"][-1]
