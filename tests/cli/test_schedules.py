@@ -32,9 +32,9 @@ def fires(user: Caller) -> tuple[Fire, ...]:
 
 def test_a_schedule_fires_by_itself_until_it_is_removed(user: Caller) -> None:
     """The controller that the submit starts does not leave although it has nothing else to do."""
-    job = scheduled(user, "*/4 * * * * *")
+    job = scheduled(user, "*/20 * * * * *")  # rare enough for a moment between two runs on a busy machine
     plan = user("plan", job).out
-    assert "every fourth second" in plan
+    assert "every 20th second" in plan
     said = user("submit", job)
     assert "tiny  registered" in said.out
     assert "it stays as long as the schedule fires" in said.out

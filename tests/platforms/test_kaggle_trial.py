@@ -187,9 +187,9 @@ def test_a_time_out_that_is_not_as_assumed_is_named(
         assert tried.failures() == ids(*named)
 
 
+@pytest.mark.soak  # its sessions last seconds: a busy machine needs them to start
 def test_the_long_trial_leaves_twice_and_continues_exactly_there(tmp_path: Path, agent: Path) -> None:
-    longer = replace(SCALE, wall=12.0)  # for a busy machine, too
-    with trying(tmp_path, agent, scale=longer) as (tried, kaggle):
+    with trying(tmp_path, agent, scale=replace(SCALE, wall=12.0)) as (tried, kaggle):
         tried.course.walls()
         found = tried.checks()
         long = [found[each.id] for each in assumptions.CHECKED if each.checked is Checked.LONG]
